@@ -149,6 +149,8 @@ pub struct Grant {
     pub token: FencingToken,
     /// How often the session holds the lock by this request: more than once by re-entry.
     pub holds: u32,
+    /// The session's timeout.
+    pub timeout_ms: u32,
     /// What the session had left when the grant was reported, if it stays silent. Ends no later than the session
     /// itself.
     pub remaining_ms: u64,

@@ -3,6 +3,10 @@
 //! A request for several locks waits for one of them at a time: it stands in every queue, so it loses no place
 //! meanwhile.
 //!
+//! How a new request stands comes with the answer of the entry that made it (`Done::request`): it was looked at, and
+//! registered as a waiter, under the lock under which the entry was applied. The state is looked at again only after a
+//! wait, after a claim, and for a request that is traced.
+//!
 //! A caller is told that it holds when the state of this replica says so. That needs no read barrier: the request came
 //! to hold at one entry of the log, during the call. Only if the cluster may have expired the session since is the
 //! state read again after a barrier. A request whose caller has gone is cancelled, whether it waits or holds by then.
@@ -13,7 +17,7 @@ use std::time::Duration;
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
     Actor, Command, FencingToken, IfHolding, LockMode, LockName, LockOp, NodePath, Principals, Refusal, Reply,
-    SessionId, Standing, State, TraceContext, Zxid,
+    SessionId, Standing, State, TraceContext,
 };
 use lockkeeper_mutants::mutant;
 use tokio::sync::oneshot;
@@ -23,7 +27,7 @@ use crate::error::{Bound, NodeError};
 use crate::locks::cancellation::{RequestGuard, Undecided, after_entry};
 use crate::locks::entry_delay::{MIN_WAIT_TO_DELAY, entry_delay};
 use crate::locks::wait_span::{RequestsAhead, WaitSpan};
-use crate::observers::waiters::WaiterGuard;
+use crate::replica::request_status::{Holding, RequestStatus};
 use crate::request::{Acquire, Acquired, At, Caller, ForceReleased, Grant, HolderInfo};
 use crate::sessions::presence::PresenceGuard;
 
@@ -37,23 +41,15 @@ const MAX_AHEAD_COUNTED: usize = 1_000;
 struct QueuedRequest {
     locks: Vec<LockName>,
     session: SessionId,
-    paths: Arc<[NodePath]>,
+    /// The session's timeout, which never changes.
+    timeout_ms: u32,
+    paths: Vec<NodePath>,
     token: FencingToken,
     /// Whether its caller has chosen its id, and so can repeat it at another node.
     is_repeatable: bool,
     /// When it was made: a sign of life of its session.
     requested_ms: u64,
     trace: Option<TraceContext>,
-}
-
-/// How a request stood when it was checked.
-enum RequestStatus {
-    /// With the versions of its nodes.
-    Holds(At<Vec<i32>>),
-    Gone,
-    /// It waits for the lock of this number first, behind these requests. They are read only for a request that is
-    /// traced.
-    Waits(usize, WaiterGuard, Option<RequestsAhead>),
 }
 
 impl Engine {
@@ -75,7 +71,8 @@ impl Engine {
             self.lock_permits.clone().try_acquire_owned().map_err(|_| NodeError::overloaded(Bound::LockRequests))?;
         let mut guard = RequestGuard::new(self, permit, credential.session, wanted.locks.clone(), on_cancelled);
         let (trace, actor) = (caller.trace, caller.into_actor());
-        let acquired = self.enter_and_wait(&mut guard, credential.session, actor, trace, &wanted, began + wait).await;
+        let owner = (credential.session, timeout_ms);
+        let acquired = self.enter_and_wait(&mut guard, owner, actor, trace, &wanted, began + wait).await;
         if is_settled(&acquired, &wanted) {
             guard.disarm();
         }
@@ -90,7 +87,7 @@ impl Engine {
     async fn enter_and_wait(
         self: &Arc<Self>,
         guard: &mut RequestGuard,
-        session: SessionId,
+        (session, timeout_ms): (SessionId, u32),
         actor: Actor,
         trace: Option<TraceContext>,
         wanted: &Acquire,
@@ -98,14 +95,23 @@ impl Engine {
     ) -> Result<At<Acquired>, NodeError> {
         let requested_ms = self.replica.now_ms();
         let (locks, is_repeatable) = (wanted.locks.clone(), actor.request.is_some());
-        let queued = |paths, token| QueuedRequest { locks, session, paths, token, is_repeatable, requested_ms, trace };
+        let queued = |paths, token| QueuedRequest {
+            locks,
+            session,
+            timeout_ms,
+            paths,
+            token,
+            is_repeatable,
+            requested_ms,
+            trace,
+        };
         let op = operation(wanted)?.into();
         self.refuse_above_level(&op).await?;
         self.refuse_when_full(&actor, &op).await?;
         let waits = until.saturating_sub(self.replica.clock.now()) >= MIN_WAIT_TO_DELAY;
         let delay = waits.then(|| entry_delay(&actor, &op, || self.replica.state())).flatten();
-        let done = guard.enter(Command::Do { actor, op }, trace, delay).await?;
-        let fresh = done.fresh();
+        let mut done = guard.enter(Command::Do { actor, op }, trace, delay).await?;
+        let (fresh, entered_as) = (done.fresh(), done.request.take());
         let entered = match reply_of(done) {
             // A repeated request, part of which is gone.
             Err(NodeError::Refused(Refusal::NotQueued { lock, token })) => {
@@ -117,11 +123,11 @@ impl Engine {
         let (paths, token) = match entered.value {
             Reply::Queued { paths, token, .. } => (paths, token),
             Reply::Reentered { path, token, .. } => {
-                return self.reentered(&queued([path].into(), token), fresh).await;
+                return self.reentered(&queued(vec![path], token), fresh).await;
             }
             other => return Err(unexpected(&other)),
         };
-        let queued = queued(paths.into(), token);
+        let queued = queued(paths, token);
         // Another node may be cancelling a request that was made before. Claiming it first decides between the two.
         if !fresh && !guard.claim(token).await? {
             if queued.locks.len() > 1 {
@@ -129,7 +135,7 @@ impl Engine {
             }
             return self.gone(&queued);
         }
-        self.wait_for(guard, &queued, until).await
+        self.wait_for(guard, &queued, until, entered_as).await
     }
 
     /// The session holds a lock once more, by the request that holds it. That is never cancelled: a caller that gets no
@@ -140,8 +146,8 @@ impl Engine {
             self.barrier.pass().await.map_err(after_entry)?;
         }
         match self.check(queued) {
-            RequestStatus::Holds(at) => Ok(self.held(queued, at.zxid)),
-            RequestStatus::Gone | RequestStatus::Waits(..) => self.gone(queued),
+            RequestStatus::Holds(at) => Ok(self.held(queued, &at)),
+            RequestStatus::Gone | RequestStatus::Waits { .. } => self.gone(queued),
         }
     }
 
@@ -150,9 +156,10 @@ impl Engine {
         guard: &mut RequestGuard,
         queued: &QueuedRequest,
         until: Duration,
+        entered_as: Option<RequestStatus>,
     ) -> Result<At<Acquired>, NodeError> {
         let mut span = WaitSpan::new(queued.trace, queued.token);
-        let acquired = self.wait_in_queue(guard, queued, until, &mut span).await;
+        let acquired = self.wait_in_queue(guard, queued, until, (entered_as, &mut span)).await;
         span.end(outcome_of(&acquired));
         acquired
     }
@@ -162,12 +169,13 @@ impl Engine {
         guard: &mut RequestGuard,
         queued: &QueuedRequest,
         until: Duration,
-        span: &mut WaitSpan,
+        (mut known, span): (Option<RequestStatus>, &mut WaitSpan),
     ) -> Result<At<Acquired>, NodeError> {
         // The entry, or the claim, has just been applied here: so far this replica is not behind.
         let mut is_confirmed = true;
         loop {
-            let (missing, mut waiting) = match self.check(queued) {
+            let status = known.take().unwrap_or_else(|| self.check_for_span(queued, span));
+            let (missing, mut waiting) = match status {
                 RequestStatus::Holds(at) if is_confirmed || self.has_time_left(queued) => {
                     return self.take(guard, queued, at).await;
                 }
@@ -178,10 +186,7 @@ impl Engine {
                     continue;
                 }
                 RequestStatus::Gone => return self.gone(queued),
-                RequestStatus::Waits(missing, waiting, ahead) => {
-                    span.wait_behind(&self.replica.traces, ahead);
-                    (missing, waiting)
-                }
+                RequestStatus::Waits { missing, waiter, .. } => (missing, waiter),
             };
             if mutant!(RegisterWaiterLate) {
                 let clock = &self.replica.clock;
@@ -204,24 +209,26 @@ impl Engine {
         }
     }
 
-    /// Checks the request, and registers a waiter if it waits: under one lock, so that its blocker cannot go between.
-    fn check(self: &Arc<Self>, queued: &QueuedRequest) -> RequestStatus {
-        let state = self.replica.state();
-        let mut first = None;
-        for (number, path) in queued.paths.iter().enumerate() {
-            match state.standing(path) {
-                Standing::Holds { token } if token == queued.token => {}
-                Standing::Holds { .. } | Standing::Gone => return RequestStatus::Gone,
-                Standing::Waits { blocker } => drop(first.get_or_insert((number, blocker))),
-            }
-        }
-        let Some((number, blocker)) = first else {
-            let version = |path| state.get(path).map_or(0, |node| node.stat.version);
-            return RequestStatus::Holds(At { value: queued.paths.iter().map(version).collect(), zxid: state.zxid() });
+    /// How the request stands now.
+    fn check(&self, queued: &QueuedRequest) -> RequestStatus {
+        RequestStatus::of(&self.replica.state(), &self.replica.waiters, &queued.paths, queued.token)
+    }
+
+    /// The same, with links to the requests ahead of one that is traced.
+    fn check_for_span(&self, queued: &QueuedRequest, span: &mut WaitSpan) -> RequestStatus {
+        let (status, ahead) = {
+            let state = self.replica.state();
+            let status = RequestStatus::of(&state, &self.replica.waiters, &queued.paths, queued.token);
+            let ahead = match &status {
+                RequestStatus::Waits { missing, blocker, .. } if queued.trace.is_some() => {
+                    Some(RequestsAhead::of(&state, &queued.locks[*missing], blocker))
+                }
+                _ => None,
+            };
+            (status, ahead)
         };
-        let ahead = queued.trace.map(|_| RequestsAhead::of(&state, &queued.locks[number], &blocker));
-        let waiter = self.replica.waiters.register(queued.paths.clone(), number, blocker);
-        RequestStatus::Waits(number, waiter, ahead)
+        span.wait_behind(&self.replica.traces, ahead);
+        status
     }
 
     /// Its turn has come. If another call claimed the request meanwhile, it may be cancelling it: claim it before the
@@ -230,36 +237,35 @@ impl Engine {
         self: &Arc<Self>,
         guard: &mut RequestGuard,
         queued: &QueuedRequest,
-        at: At<Vec<i32>>,
+        at: At<Holding>,
     ) -> Result<At<Acquired>, NodeError> {
-        if !guard.covers(&at.value) && !guard.claim(queued.token).await? {
+        if !guard.covers(&at.value.versions) && !guard.claim(queued.token).await? {
             if queued.locks.len() > 1 {
                 guard.withdraw_rest(queued.token).await?;
             }
             return self.gone(queued);
         }
-        Ok(self.held(queued, at.zxid))
+        Ok(self.held(queued, &at))
     }
 
-    fn held(&self, queued: &QueuedRequest, zxid: Zxid) -> At<Acquired> {
-        let remaining_ms = self.remaining_since(queued.session, queued.requested_ms);
-        let holds = queued.paths.iter().map(|path| self.replica.state().holds(path)).max().unwrap_or(1);
-        let grant = Grant { paths: queued.paths.to_vec(), token: queued.token, holds, remaining_ms };
-        At { value: Acquired::Held(grant), zxid }
+    fn held(&self, queued: &QueuedRequest, at: &At<Holding>) -> At<Acquired> {
+        let (paths, token, holds) = (queued.paths.clone(), queued.token, at.value.holds);
+        let (timeout_ms, remaining_ms) = (queued.timeout_ms, self.remaining_ms(queued, Some(queued.requested_ms)));
+        let grant = Grant { paths, token, holds, timeout_ms, remaining_ms };
+        At { value: Acquired::Held(grant), zxid: at.zxid }
     }
 
     /// Whether the cluster cannot have expired the session yet.
     fn has_time_left(&self, queued: &QueuedRequest) -> bool {
-        self.acknowledged_remaining_ms(queued.session).is_some_and(|remaining_ms| remaining_ms > 0)
+        self.remaining_ms(queued, None) > 0
     }
 
-    /// What the session has left, counted from this request or the last sign of life that the leader acknowledged,
+    /// What the session has left, counted from this time or the last sign of life that the leader acknowledged,
     /// whichever is later.
-    fn remaining_since(&self, session: SessionId, requested_ms: u64) -> u64 {
-        let timeout_ms = self.replica.state().session(session).map_or(0, |session| u64::from(session.timeout_ms));
-        let acknowledged_ms =
-            self.replica.sessions.with(|records| records.delegated.acknowledged_ms(session)).unwrap_or(0);
-        requested_ms.max(acknowledged_ms).saturating_add(timeout_ms).saturating_sub(self.replica.now_ms())
+    fn remaining_ms(&self, queued: &QueuedRequest, since_ms: Option<u64>) -> u64 {
+        let acknowledged_ms = self.replica.sessions.with(|records| records.delegated.acknowledged_ms(queued.session));
+        let Some(alive_ms) = acknowledged_ms.max(since_ms) else { return 0 };
+        alive_ms.saturating_add(queued.timeout_ms.into()).saturating_sub(self.replica.now_ms())
     }
 
     /// Why a request is gone: its session has ended, or only the request left the queue.
@@ -292,7 +298,7 @@ impl Engine {
             }
             Ok(At { value: Reply::HeldInstead, .. }) => match self.check(queued) {
                 RequestStatus::Holds(at) => self.take(guard, queued, at).await,
-                RequestStatus::Gone | RequestStatus::Waits(..) => self.gone(queued),
+                RequestStatus::Gone | RequestStatus::Waits { .. } => self.gone(queued),
             },
             Ok(other) => Err(unexpected(&other.value)),
             Err(NodeError::Refused(Refusal::NotQueued { .. })) => self.gone(queued),

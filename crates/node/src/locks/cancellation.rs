@@ -84,7 +84,7 @@ impl RequestGuard {
         trace: Option<TraceContext>,
         delay: Option<Duration>,
     ) -> Result<Done, NodeError> {
-        self.progress = Progress::Entering(self.engine.proposer.submit_delayed(command, trace, delay)?);
+        self.progress = Progress::Entering(self.engine.proposer.submit_entry(command, trace, delay)?);
         let done = self.outcome().await?;
         self.progress = match queued_under(&done.outcome) {
             Some(token) if done.fresh() => Progress::Owned(token, new_versions(&self.locks)),
@@ -216,7 +216,7 @@ async fn cancel(engine: &Engine, progress: Progress, session: SessionId, locks: 
             _ => return,
         },
         Progress::Claiming(token, mut submission) => match submission.outcome().await {
-            Ok(Done { outcome: Outcome { reply: Ok(Reply::Claimed { versions }), .. } })
+            Ok(Done { outcome: Outcome { reply: Ok(Reply::Claimed { versions }), .. }, .. })
                 if !holds(engine, &locks, token) =>
             {
                 (token, versions)

@@ -83,18 +83,21 @@ impl Proposer {
 
     /// The same for a request whose span is recorded.
     pub(crate) fn submit_traced(&self, command: Command, trace: Option<TraceContext>) -> Result<Submission, NodeError> {
-        self.submit_delayed(command, trace, None)
+        let (sender, reply) = oneshot::channel();
+        let stage = self.hand_over(command, Answer::Awaited(sender), trace, None)?;
+        Ok(Submission { stage, reply })
     }
 
-    /// The same for a command that waits so long for another one with which it can share a batch.
-    pub(crate) fn submit_delayed(
+    /// The same for a lock request that enters its queues: the answer says how it stands there. It waits so long for
+    /// another command with which it can share a batch.
+    pub(crate) fn submit_entry(
         &self,
         command: Command,
         trace: Option<TraceContext>,
         delay: Option<Duration>,
     ) -> Result<Submission, NodeError> {
         let (sender, reply) = oneshot::channel();
-        let stage = self.hand_over(command, Answer::Awaited(sender), trace, delay)?;
+        let stage = self.hand_over(command, Answer::Entry(sender), trace, delay)?;
         Ok(Submission { stage, reply })
     }
 

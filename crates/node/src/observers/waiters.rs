@@ -213,9 +213,9 @@ pub(crate) struct Waiters(Mutex<WaiterTable>);
 impl Waiters {
     /// Registers a request whose node of this number waits for `blocker`. The caller holds the state's lock, so the
     /// blocker cannot go before this returns.
-    pub(crate) fn register(self: &Arc<Self>, paths: Arc<[NodePath]>, number: usize, blocker: NodePath) -> WaiterGuard {
+    pub(crate) fn register(self: &Arc<Self>, paths: &[NodePath], number: usize, blocker: NodePath) -> WaiterGuard {
         let mut table = self.0.lock();
-        let (id, woken) = table.add(paths, number, blocker);
+        let (id, woken) = table.add(paths.into(), number, blocker);
         table.show_count();
         WaiterGuard { waiters: self.clone(), id, woken }
     }
@@ -252,6 +252,7 @@ impl Observer for Waiters {
 }
 
 /// A registered waiter. Dropping it removes the waiter.
+#[derive(Debug)]
 pub(crate) struct WaiterGuard {
     waiters: Arc<Waiters>,
     id: u64,

@@ -2,6 +2,9 @@
 //!
 //! A command is in one of three stages and moves between them atomically, so "it was never sent" is a fact, not a
 //! guess.
+//!
+//! Under the state's lock an answer is only made, and a lock request that waits is registered. The tasks that wait for
+//! the answers are woken once the lock is free.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,25 +12,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::{Command, Origin, Outcome, TraceContext};
+use lockkeeper_core::{Command, Origin, Outcome, Reply, State, TraceContext};
 use lockkeeper_mutants::invariant;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::NodeError;
+use crate::observers::waiters::Waiters;
+use crate::replica::request_status::RequestStatus;
 use crate::traces::{TraceSpan, Traces};
 
 /// A command that has been decided.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) outcome: Outcome,
+    /// For [`Answer::Entry`]: how the new request stood once its batch was applied.
+    pub(crate) request: Option<RequestStatus>,
 }
 
 impl Done {
-    pub(crate) fn from_log(outcome: Outcome) -> Self {
-        Self { outcome }
-    }
-
     /// False if the command changed nothing: refused, a mere check, or answered from memory because it had been
     /// executed before.
     pub(crate) fn fresh(&self) -> bool {
@@ -66,16 +69,20 @@ impl Stage {
 pub(crate) enum Answer {
     /// To a task that waits for it, or has ended.
     Awaited(oneshot::Sender<Completion>),
+    /// The same for a lock request that enters its queues. With the outcome goes how the request stands, so that its
+    /// caller need not look; a caller whose request is traced looks, because its span names the requests ahead.
+    Entry(oneshot::Sender<Completion>),
     /// To a function that is called in the order of the log, between the events of the commands before and after.
     /// Called under the state's lock: it must not wait.
     InOrder(Box<dyn FnOnce(Completion) + Send>),
 }
 
 impl Answer {
-    pub(crate) fn send(self, completion: Completion) {
+    /// A command was not decided.
+    fn fail(self, error: NodeError) {
         match self {
-            Self::Awaited(reply) => drop(reply.send(completion)),
-            Self::InOrder(deliver) => deliver(completion),
+            Self::Awaited(reply) | Self::Entry(reply) => drop(reply.send(Err(error))),
+            Self::InOrder(deliver) => deliver(Err(error)),
         }
     }
 }
@@ -84,6 +91,7 @@ impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Awaited(_) => "Awaited",
+            Self::Entry(_) => "Entry",
             Self::InOrder(_) => "InOrder",
         })
     }
@@ -109,12 +117,7 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) fn fail(mut self, error: NodeError) {
         ProposalSpan::end(&mut self.proposal, outcome_of(&error));
-        self.answer.send(Err(error));
-    }
-
-    fn resolve(mut self, done: Done) {
-        ProposalSpan::end(&mut self.proposal, "done");
-        self.answer.send(Ok(done));
+        self.answer.fail(error);
     }
 
     /// It was not sent after all, which is certain; its caller may withdraw it now.
@@ -231,14 +234,33 @@ impl Inflight {
         let mut batches = self.batches.lock();
         let index = batches.iter().position(|batch| batch.origin == origin)?;
         let pending = batches.remove(index)?.pending.into_iter();
-        Some(Completions { pending, progress: self.progress.clone() })
+        Some(Completions { pending, answers: Answers::default(), progress: self.progress.clone() })
     }
 }
 
 /// A batch whose callers are being answered.
 pub(crate) struct Completions {
     pending: std::vec::IntoIter<Pending>,
+    answers: Answers,
     progress: Arc<Notify>,
+}
+
+/// The answers of tasks that wait for them.
+#[derive(Default)]
+#[must_use]
+pub(crate) struct Answers(Vec<(oneshot::Sender<Completion>, Done)>);
+
+impl Answers {
+    /// Wakes the tasks. The state's lock is free by now: what they are answered is true of a state whose events are all
+    /// delivered.
+    pub(crate) fn send(self) {
+        // A task that has ended takes no answer, and cancels its request by what it kept of it.
+        self.0.into_iter().for_each(|(to, done)| drop(to.send(Ok(done))));
+    }
+
+    pub(crate) fn append(&mut self, mut more: Self) {
+        self.0.append(&mut more.0);
+    }
 }
 
 impl Completions {
@@ -247,18 +269,37 @@ impl Completions {
         self.pending.as_slice().first()?.trace
     }
 
-    /// Answers the next caller.
-    pub(crate) fn resolve_next(&mut self, done: Done) {
+    /// Makes the answer of the next caller. `state` is the one after the whole batch.
+    pub(crate) fn resolve_next(&mut self, outcome: Outcome, state: &State, waiters: &Arc<Waiters>) {
         let one = self.pending.next();
         invariant!(one.is_some(), "a batch has no more outcomes than commands");
-        if let Some(one) = one {
-            one.resolve(done);
+        let Some(mut one) = one else { return };
+        ProposalSpan::end(&mut one.proposal, "done");
+        match one.answer {
+            Answer::InOrder(deliver) => deliver(Ok(Done { outcome, request: None })),
+            Answer::Awaited(to) => self.answers.0.push((to, Done { outcome, request: None })),
+            Answer::Entry(to) => {
+                let request = if one.trace.is_none() { entered(&outcome, state, waiters) } else { None };
+                self.answers.0.push((to, Done { outcome, request }));
+            }
         }
     }
 
-    /// All callers have been answered.
-    pub(crate) fn finish(self) {
+    /// The answers to be sent once the state's lock is free.
+    pub(crate) fn finish(self) -> Answers {
         invariant!(self.pending.len() == 0, "each command of a batch that was applied has an outcome");
         self.progress.notify_one();
+        self.answers
+    }
+}
+
+/// How a request stands that this command has made. One that an earlier command made may belong to another call, which
+/// its caller has to find out first.
+fn entered(outcome: &Outcome, state: &State, waiters: &Arc<Waiters>) -> Option<RequestStatus> {
+    match &outcome.reply {
+        Ok(Reply::Queued { paths, token, .. }) if outcome.changed => {
+            Some(RequestStatus::of(state, waiters, paths, *token))
+        }
+        _ => None,
     }
 }

@@ -1,8 +1,8 @@
 //! This node's copy of the replicated state: committed entries are applied here, and what they changed is delivered.
 //!
 //! Under the write lock of the state, and in this order: apply a batch; then, command by command, deliver the events
-//! to every [`Observer`] and send the answer. So nobody reads data before the event that announces it, and a caller
-//! that has an answer cannot miss what led to it.
+//! to every [`Observer`] and make the answer. Callers that wait for an answer are woken once the lock is free. So nobody
+//! reads data before the event that announces it, and a caller that has an answer cannot miss what led to it.
 //!
 //! Lock order: the state's lock, then the lock inside one observer. No observer's lock leaves the observer, and an
 //! observer knows neither the replica nor another observer, so nothing else is locked while it is held. Nothing here
@@ -11,6 +11,7 @@
 pub(crate) mod copies;
 mod forced_deletion;
 pub(crate) mod inflight;
+pub(crate) mod request_status;
 mod slow_apply;
 mod state_size;
 pub(crate) mod validation;
@@ -41,7 +42,7 @@ use crate::observers::waiters::Waiters;
 use crate::observers::watches::Watches;
 use crate::observers::watches::history::History;
 use crate::replica::copies::Copies;
-use crate::replica::inflight::{Completions, Done, Inflight};
+use crate::replica::inflight::{Answers, Completions, Inflight};
 use crate::replica::slow_apply::SlowApply;
 use crate::replica::state_size::StateSize;
 use crate::tasks::{FatalHook, Tasks};
@@ -220,10 +221,11 @@ impl Replica {
         if batch.origin.node == self.node {
             self.check_start(&state);
         }
-        self.follow(&state, &batch, outcomes);
+        let answers = self.follow(&state, &batch, outcomes);
         self.copies.give(&state);
         let (zxid, delay_end_ms, bytes) = (state.zxid(), state.next_delay_end_ms(), state.bytes());
         drop(state);
+        answers.send();
         if let Some(mut span) = span {
             span.set("lockkeeper.zxid", zxid.0.into());
             span.set("lockkeeper.log.index", entry.position.index.into());
@@ -282,8 +284,8 @@ impl Replica {
     }
 
     /// Delivers what a batch changed, in zxid order: of each command the events, then its answer, if this node proposed
-    /// the batch.
-    fn follow(&self, state: &State, batch: &Batch, outcomes: Vec<Outcome>) {
+    /// the batch. Returns the answers of callers that wait.
+    fn follow(&self, state: &State, batch: &Batch, outcomes: Vec<Outcome>) -> Answers {
         self.sessions.note_callers(batch);
         if batch.origin.node == self.node {
             count_releases(state, &outcomes);
@@ -304,12 +306,10 @@ impl Replica {
             self.note_trace(&outcome, completions.as_ref().and_then(Completions::next_trace).or_else(carried));
             self.for_each_observer(|observer| observer.deliver(state, &outcome.events));
             if let Some(completions) = &mut completions {
-                completions.resolve_next(Done::from_log(outcome));
+                completions.resolve_next(outcome, state, &self.waiters);
             }
         }
-        if let Some(completions) = completions {
-            completions.finish();
-        }
+        completions.map(Completions::finish).unwrap_or_default()
     }
 
     /// Remembers the trace of a lock request, as the target of links.
@@ -352,18 +352,22 @@ impl Replica {
         call(&self.sessions);
     }
 
-    /// A snapshot has replaced the state: every observer is brought to where the state is.
-    fn skip(&self, state: &State) {
+    /// A snapshot has replaced the state: every observer is brought to where the state is. Returns the answers of
+    /// callers that wait.
+    fn skip(&self, state: &State) -> Answers {
+        let mut answers = Answers::default();
         self.cache(state);
         self.for_each_observer(|observer| observer.skipped(state));
         self.check_start(state);
         for applied in state.batches_applied(self.node).iter() {
             if let Some(mut completions) = self.inflight.complete(applied.origin) {
-                applied.outcomes.iter().cloned().for_each(|outcome| completions.resolve_next(Done::from_log(outcome)));
-                completions.finish();
+                let outcomes = applied.outcomes.iter().cloned();
+                outcomes.for_each(|outcome| completions.resolve_next(outcome, state, &self.waiters));
+                answers.append(completions.finish());
             }
         }
         self.inflight.note_skipped();
+        answers
     }
 
     /// A copy of the state as it is now. O(1).
@@ -451,10 +455,11 @@ impl StateMachine for Replica {
                 *state = restored;
                 *self.position.lock() = position;
                 self.time.applied(state.clock_ms());
-                self.skip(&state);
+                let answers = self.skip(&state);
                 self.copies.give(&state);
                 let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
                 drop(state);
+                answers.send();
                 self.publish(zxid, delay_end_ms);
             };
             self.step(|| format!("the snapshot at {position} cannot be taken over"), jump);

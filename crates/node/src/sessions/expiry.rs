@@ -132,7 +132,7 @@ impl LeaderTasks {
             let spared = match &done {
                 // Decided, and so is every earlier proposal of this node. A session that still exists proposed
                 // something meanwhile, and was noted as alive when that was applied.
-                Ok(Done { outcome: Outcome { reply: Ok(Reply::SessionsExpired(_)), .. } }) => {
+                Ok(Done { outcome: Outcome { reply: Ok(Reply::SessionsExpired(_)), .. }, .. }) => {
                     leader.tracker.spared(&silent, self.replica.now_ms())
                 }
                 _ => 0,

@@ -8,7 +8,7 @@ use lockkeeper_api::locks::{Acquire, Acquired, Downgraded, Mode, Release, Releas
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use lockkeeper_core::{
-    FencingToken, IfHolding, LockMode, LockName, LockOp, Reply as Outcome, RequestId, RequestKey, State, Zxid,
+    FencingToken, IfHolding, LockMode, LockName, LockOp, Reply as Outcome, RequestId, RequestKey, Zxid,
 };
 use lockkeeper_node::{Caller, Credential, Grant, Node, NodeError};
 use tokio::time::Instant;
@@ -149,7 +149,6 @@ impl Drop for Made {
 struct Owner {
     caller: Caller,
     session: u64,
-    timeout_ms: Option<u32>,
     made: Option<Made>,
 }
 
@@ -169,19 +168,19 @@ async fn owner(context: &Context, mut caller: Caller, ask: &Acquire, label: Stri
                 // P9).
                 caller.request = Some(RequestKey { id: RequestId(id.as_u128()), acknowledged: Vec::new() });
             }
-            Ok(Owner { session, caller, timeout_ms: None, made: None })
+            Ok(Owner { session, caller, made: None })
         }
         (None, Some(ttl_ms)) => {
             let delay_shutdown = Some(context.node.delay_shutdown());
             let (principals, timeout_ms) = (caller.principals.clone(), context.session_timeout_ms(Some(ttl_ms)));
-            let opened = context.node.open_session_as(principals, false, timeout_ms, &label).await?.value;
-            let credential = opened.credential;
+            let opened = context.node.open_session_as(principals, false, timeout_ms, &label).await?;
+            let credential = opened.value.credential;
             caller.credential = Some(credential);
             // Only the answer names the session, so nobody can ask for the lock again in it.
             caller.request = None;
             let (node, tasks) = (context.node.clone(), context.tasks.clone());
             let made = Made { node, tasks, credential, kept: false, delay_shutdown };
-            Ok(Owner { caller, session: credential.session.0, timeout_ms: Some(opened.timeout_ms), made: Some(made) })
+            Ok(Owner { caller, session: credential.session.0, made: Some(made) })
         }
     }
 }
@@ -237,7 +236,7 @@ pub(super) async fn acquire_lock(scope: CallScope, name: String, ask: Acquire) -
     let zxid = answer.zxid;
     match answer.value {
         lockkeeper_node::Acquired::Held(grant) => {
-            let body = held(&context, &wanted, &mut owner, (&grant, zxid)).await?;
+            let body = held(&wanted, &mut owner, (&grant, zxid));
             Ok(Reply::ok(zxid, body))
         }
         lockkeeper_node::Acquired::Busy { .. } if left.is_some() => {
@@ -300,23 +299,7 @@ async fn busy(
     })
 }
 
-async fn held(
-    context: &Context,
-    wanted: &Wanted,
-    owner: &mut Owner,
-    (grant, zxid): (&Grant, Zxid),
-) -> Result<Acquired, Failure> {
-    let session = lockkeeper_core::SessionId(owner.session);
-    let session_timeout_ms = match owner.timeout_ms {
-        Some(timeout_ms) => timeout_ms,
-        None => {
-            let read = context.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
-                state.session(session).map(|s| s.timeout_ms)
-            });
-            let timeout_ms = read.await?.value;
-            timeout_ms.ok_or(NodeError::Refused(lockkeeper_core::Refusal::SessionExpired(session)))?
-        }
-    };
+fn held(wanted: &Wanted, owner: &mut Owner, (grant, zxid): (&Grant, Zxid)) -> Acquired {
     let credential = owner.made.as_mut().map(|made| {
         made.kept = true;
         credential_text(&made.credential)
@@ -331,7 +314,7 @@ async fn held(
             also_paths.push(at.to_string());
         }
     }
-    Ok(Acquired {
+    Acquired {
         lock: wanted.lock.to_string(),
         also,
         mode: wanted.mode,
@@ -341,11 +324,11 @@ async fn held(
         holds: grant.holds,
         session_id: owner.session,
         credential,
-        session_timeout_ms,
+        session_timeout_ms: grant.timeout_ms,
         session_remaining_ms: grant.remaining_ms,
         request_id: Uuid::from_u128(wanted.uuid.0),
         zxid: zxid.0,
-    })
+    }
 }
 
 /// Gives the lock back. Needs the holder's session and its token.
