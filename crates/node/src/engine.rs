@@ -114,15 +114,26 @@ impl Engine {
     /// Executes an operation on behalf of a caller.
     pub(crate) async fn execute(&self, caller: Caller, op: Op) -> Result<At<Reply>, NodeError> {
         self.refuse_when_closing()?;
-        let _keepalive = match &caller.credential {
-            Some(credential) => Some(self.delegate_keepalive(credential.session, self.authorise(credential).await?)),
-            None => None,
-        };
-        let trace = caller.trace;
+        let (credential, trace) = (caller.credential, caller.trace);
         let actor = caller.into_actor();
+        // All in one look; what does not pass is looked at more closely below.
+        let look = |state: &State| {
+            (state.authorise(&actor, &op).is_ok(), state.may_be_full_for(&actor, &self.config.rules, &op))
+        };
+        let (_keepalive, (is_allowed, may_be_full)) = match &credential {
+            Some(credential) => {
+                let (timeout_ms, looked) = self.authorise_and(credential, look).await?;
+                (Some(self.delegate_keepalive(credential.session, timeout_ms)), looked)
+            }
+            None => (None, look(&self.replica.state())),
+        };
         self.refuse_above_level(&op).await?;
-        self.refuse_without_right(&actor, &op).await?;
-        self.refuse_when_full(&actor, &op).await?;
+        if !is_allowed {
+            self.refuse_without_right(&actor, &op).await?;
+        }
+        if may_be_full {
+            self.refuse_when_full(&actor, &op).await?;
+        }
         let op = self.count_in_pieces(&actor, op).await?;
         let done = self.proposer.propose_traced(Command::Do { actor, op }, trace).await?;
         reply_of(done)

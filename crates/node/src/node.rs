@@ -410,6 +410,11 @@ impl Node {
         self.engine.replica.cluster_uid()
     }
 
+    /// Whether any namespace has limits, as this replica has it. Does not wait for the state's lock.
+    pub fn has_namespaces(&self) -> bool {
+        self.engine.replica.has_namespaces()
+    }
+
     /// For how long nothing has been heard of a session: by the leader's record, or at another node by what the leader
     /// has replicated to it. `None` if this node does not know.
     pub fn session_silence(&self, session: SessionId) -> Option<Duration> {

@@ -181,9 +181,6 @@ pub enum Named<'a> {
 
 /// The namespaces in which a call counts.
 pub(crate) fn charges_of_call(state: &State, who: &Principals, call: &Call) -> Vec<Charge> {
-    if !state.has_namespaces() {
-        return Vec::new();
-    }
     let named = match call {
         Call::AcquireLock { name, body } => {
             Named::Names(body.also.iter().chain([name]).map(|name| (Resource::Locks, name.as_str())).collect())

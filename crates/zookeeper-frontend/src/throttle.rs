@@ -13,13 +13,10 @@ use super::frontend::Frontend;
 /// # Errors
 /// Its namespace has too many requests.
 pub(super) async fn turn(frontend: &Frontend, identity: &Identity, request: &Request) -> Result<(), ErrorCode> {
-    if !request.is_charged() {
+    if !frontend.node.has_namespaces() || !request.is_charged() {
         return Ok(());
     }
-    let named = || Named::Names(request.charged_paths().into_iter().map(node).collect());
-    let charges = frontend.node.look(|state| match state.has_namespaces() {
-        true => charges(state, identity.principals(), named()),
-        false => Vec::new(),
-    });
+    let named = Named::Names(request.charged_paths().into_iter().map(node).collect());
+    let charges = frontend.node.look(|state| charges(state, identity.principals(), named));
     frontend.settings.throttle.turn(&charges).wait().await.map_err(|_| ErrorCode::ThrottledOp)
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Command, Principals, Refusal, Reply, SessionId};
+use lockkeeper_core::{Command, Principals, Refusal, Reply, SessionId, State};
 use lockkeeper_mutants::mutant;
 
 use crate::engine::{Engine, reply_of, unexpected};
@@ -54,18 +54,27 @@ impl Engine {
     /// Checks a credential and returns the session's timeout. A session that is unknown here may be new, so it is
     /// reported as ended only after this replica has caught up with the leader.
     pub(crate) async fn authorise(&self, credential: &Credential) -> Result<u32, NodeError> {
-        if let Some(known) = self.look_up(credential) {
+        self.authorise_and(credential, |_| ()).await.map(|(timeout_ms, ())| timeout_ms)
+    }
+
+    /// The same, with whatever else the caller wants to know of the state in which the credential was found right.
+    pub(crate) async fn authorise_and<T>(
+        &self,
+        credential: &Credential,
+        look: impl Fn(&State) -> T,
+    ) -> Result<(u32, T), NodeError> {
+        if let Some(known) = self.look_up(credential, &look) {
             return known;
         }
         self.barrier.pass().await?;
-        self.look_up(credential).unwrap_or(Err(Refusal::SessionExpired(credential.session).into()))
+        self.look_up(credential, &look).unwrap_or(Err(Refusal::SessionExpired(credential.session).into()))
     }
 
-    fn look_up(&self, credential: &Credential) -> Option<Result<u32, NodeError>> {
+    fn look_up<T>(&self, credential: &Credential, look: impl Fn(&State) -> T) -> Option<Result<(u32, T), NodeError>> {
         let state = self.replica.state();
         let session = state.session(credential.session)?;
         let is_right = credential.matches(&session.secret_hash);
-        Some(if is_right { Ok(session.timeout_ms) } else { Err(NodeError::WrongSecret) })
+        Some(if is_right { Ok((session.timeout_ms, look(&state))) } else { Err(NodeError::WrongSecret) })
     }
 
     /// One that `may_gather` waits for others for a moment, if its session has time.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
-    Actor, Command, FencingToken, IfHolding, LockMode, LockName, LockOp, NodePath, Principals, Refusal, Reply,
+    Actor, Command, FencingToken, IfHolding, LockMode, LockName, LockOp, NodePath, Op, Principals, Refusal, Reply,
     SessionId, Standing, State, TraceContext,
 };
 use lockkeeper_mutants::mutant;
@@ -36,12 +36,25 @@ const MAX_HOLDERS_NAMED: usize = 32;
 /// Most requests ahead that it counts.
 const MAX_AHEAD_COUNTED: usize = 1_000;
 
+/// A request that is about to enter the queues of its locks.
+struct Entry {
+    session: SessionId,
+    /// The session's timeout, which never changes.
+    timeout_ms: u32,
+    actor: Actor,
+    op: Op,
+    trace: Option<TraceContext>,
+    /// Whether there may be no room for it.
+    may_be_full: bool,
+    /// How long it waits for another command.
+    delay: Option<Duration>,
+}
+
 /// A request that stands in the queues of one or more locks.
 #[derive(Debug)]
 struct QueuedRequest {
     locks: Vec<LockName>,
     session: SessionId,
-    /// The session's timeout, which never changes.
     timeout_ms: u32,
     paths: Vec<NodePath>,
     token: FencingToken,
@@ -63,16 +76,22 @@ impl Engine {
     ) -> Result<At<Acquired>, NodeError> {
         self.refuse_when_closing()?;
         let credential = caller.credential.ok_or(Refusal::SessionRequired)?;
-        let timeout_ms = self.authorise(&credential).await?;
-        let kept = caller.presence.keep(self.delegate_keepalive(credential.session, timeout_ms));
-        let began = self.replica.clock.now();
+        let (presence, trace) = (caller.presence.clone(), caller.trace);
+        let (actor, op) = (caller.into_actor(), Op::from(operation(&wanted)?));
         let wait = wanted.wait.min(Duration::from_millis(self.config.max_wait_ms));
+        // All in one look; an operation for which there may be no room is looked at more closely later.
+        let look = |state: &State| {
+            let delay = (wait >= MIN_WAIT_TO_DELAY).then(|| entry_delay(&actor, &op, || state)).flatten();
+            (state.may_be_full_for(&actor, &self.config.rules, &op), delay)
+        };
+        let (timeout_ms, (may_be_full, delay)) = self.authorise_and(&credential, look).await?;
+        let kept = presence.keep(self.delegate_keepalive(credential.session, timeout_ms));
+        let began = self.replica.clock.now();
         let permit =
             self.lock_permits.clone().try_acquire_owned().map_err(|_| NodeError::overloaded(Bound::LockRequests))?;
         let mut guard = RequestGuard::new(self, permit, credential.session, wanted.locks.clone(), on_cancelled);
-        let (trace, actor) = (caller.trace, caller.into_actor());
-        let owner = (credential.session, timeout_ms);
-        let acquired = self.enter_and_wait(&mut guard, owner, actor, trace, &wanted, began + wait).await;
+        let entry = Entry { session: credential.session, timeout_ms, actor, op, trace, may_be_full, delay };
+        let acquired = self.enter_and_wait(&mut guard, entry, &wanted, began + wait).await;
         if is_settled(&acquired, &wanted) {
             guard.disarm();
         }
@@ -87,12 +106,11 @@ impl Engine {
     async fn enter_and_wait(
         self: &Arc<Self>,
         guard: &mut RequestGuard,
-        (session, timeout_ms): (SessionId, u32),
-        actor: Actor,
-        trace: Option<TraceContext>,
+        entry: Entry,
         wanted: &Acquire,
         until: Duration,
     ) -> Result<At<Acquired>, NodeError> {
+        let Entry { session, timeout_ms, actor, op, trace, may_be_full, delay } = entry;
         let requested_ms = self.replica.now_ms();
         let (locks, is_repeatable) = (wanted.locks.clone(), actor.request.is_some());
         let queued = |paths, token| QueuedRequest {
@@ -105,11 +123,10 @@ impl Engine {
             requested_ms,
             trace,
         };
-        let op = operation(wanted)?.into();
         self.refuse_above_level(&op).await?;
-        self.refuse_when_full(&actor, &op).await?;
-        let waits = until.saturating_sub(self.replica.clock.now()) >= MIN_WAIT_TO_DELAY;
-        let delay = waits.then(|| entry_delay(&actor, &op, || self.replica.state())).flatten();
+        if may_be_full {
+            self.refuse_when_full(&actor, &op).await?;
+        }
         let mut done = guard.enter(Command::Do { actor, op }, trace, delay).await?;
         let (fresh, entered_as) = (done.fresh(), done.request.take());
         let entered = match reply_of(done) {

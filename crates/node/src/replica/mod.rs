@@ -21,7 +21,7 @@ use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use lockkeeper_consensus::{Committed, LogPosition, Restored, StateMachine, StepGuard};
@@ -80,6 +80,7 @@ pub(crate) struct Replica {
     pub(crate) supported_level: FeatureLevel,
     /// 0 where the cluster has none.
     cluster_uid: AtomicU64,
+    has_namespaces: AtomicBool,
     zxid: watch::Sender<Zxid>,
     delay_end_ms: watch::Sender<Option<u64>>,
 }
@@ -120,6 +121,7 @@ impl Replica {
             feature_level: AtomicU32::new(FeatureLevel::FIRST.0),
             supported_level: config.supported_level,
             cluster_uid: AtomicU64::new(0),
+            has_namespaces: AtomicBool::new(false),
             zxid: watch::Sender::new(Zxid(0)),
             delay_end_ms: watch::Sender::new(None),
         })
@@ -141,11 +143,17 @@ impl Replica {
         NonZeroU64::new(self.cluster_uid.load(Ordering::Acquire)).map(ClusterUid)
     }
 
+    /// Whether any namespace has limits, as far as this replica has applied the log. Does not wait for the state's lock.
+    pub(crate) fn has_namespaces(&self) -> bool {
+        self.has_namespaces.load(Ordering::Acquire)
+    }
+
     /// Copies what is read without the state's lock.
     fn cache(&self, state: &State) {
         invariant!(self.feature_level() <= state.feature_level(), "the feature level never falls");
         self.feature_level.store(state.feature_level().0, Ordering::Release);
         self.cluster_uid.store(state.cluster_uid().map_or(0, |uid| uid.0.get()), Ordering::Release);
+        self.has_namespaces.store(state.has_namespaces(), Ordering::Release);
     }
 
     /// Refuses what needs a higher feature level than this replica has applied.
