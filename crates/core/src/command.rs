@@ -35,6 +35,25 @@ pub struct Batch {
     pub trace: Option<BatchTrace>,
 }
 
+/// A batch whose commands belong to somebody else, to be encoded without copying them. Its fields are those of
+/// [`Batch`], in the same order, because their encodings are the same.
+#[derive(Clone, Debug, Serialize)]
+pub struct BatchRef<'a> {
+    /// See [`Batch::origin`].
+    pub origin: Origin,
+    /// See [`Batch::follows`].
+    pub follows: u64,
+    /// See [`Batch::clock_ms`].
+    pub clock_ms: u64,
+    /// See [`Batch::rules`].
+    pub rules: Rules,
+    /// See [`Batch::commands`].
+    pub commands: Vec<&'a Command>,
+    /// See [`Batch::trace`].
+    #[serde(skip)]
+    pub trace: Option<&'a BatchTrace>,
+}
+
 impl Batch {
     /// A batch that follows the one with the sequence before its own, with the default bounds.
     pub fn consecutive(origin: Origin, clock_ms: u64, commands: Vec<Command>) -> Self {

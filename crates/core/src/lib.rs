@@ -31,7 +31,8 @@ pub mod wire;
 pub use access::{AccessOp, Need, Resource, Rights, Rule};
 pub use acl::{AclEntry, Identity, Permissions, Principals};
 pub use command::{
-    Actor, Batch, Command, GateOp, IfHolding, LockOp, NodeKind, NodeOp, Op, Origin, RateOp, RequestKey, Sequential,
+    Actor, Batch, BatchRef, Command, GateOp, IfHolding, LockOp, NodeKind, NodeOp, Op, Origin, RateOp, RequestKey,
+    Sequential,
 };
 pub use data::NodeData;
 pub use event::{Event, NodeEventKind, SessionEnd};

@@ -6,7 +6,7 @@
 
 use thiserror::Error;
 
-use crate::command::{Batch, Command};
+use crate::command::{Batch, BatchRef, Command};
 use crate::feature::FeatureLevel;
 use crate::trace_context::{BatchTrace, TraceContext};
 
@@ -52,16 +52,15 @@ impl DecodeError {
 impl Batch {
     /// Encodes this batch for the log and for other nodes.
     pub fn encode(&self) -> Vec<u8> {
-        let level = self.level();
-        // Encoding these types into memory cannot fail: every length is known and nothing is skipped. If it did, the
-        // result would be an empty vector, which no reader accepts as a batch.
-        let trace = postcard::to_extend(&self.trace, vec![level.0 as u8]);
-        trace.and_then(|bytes| postcard::to_extend(self, bytes)).unwrap_or_default()
+        let Self { origin, follows, clock_ms, rules, commands, trace } = self;
+        let (origin, follows, clock_ms, rules) = (*origin, *follows, *clock_ms, *rules);
+        let (commands, trace) = (commands.iter().collect(), trace.as_ref());
+        BatchRef { origin, follows, clock_ms, rules, commands, trace }.encode()
     }
 
     /// The lowest feature level that has everything in this batch.
     fn level(&self) -> FeatureLevel {
-        self.commands.iter().map(Command::level).max().unwrap_or(FeatureLevel::FIRST)
+        lowest_level(&self.commands)
     }
 
     /// The feature level that the cluster must have before a leader appends an encoded batch.
@@ -125,6 +124,25 @@ impl Batch {
             None => Ok(batch),
         }
     }
+}
+
+impl BatchRef<'_> {
+    /// As [`Batch::encode`].
+    pub fn encode(&self) -> Vec<u8> {
+        /// Room for a usual command, so that the bytes are seldom moved.
+        const COMMAND_BYTES: usize = 128;
+        let mut bytes = Vec::with_capacity(COMMAND_BYTES * (1 + self.commands.len()));
+        bytes.push(lowest_level(self.commands.iter().copied()).0 as u8);
+        // Encoding these types into memory cannot fail: every length is known and nothing is skipped. If it did, the
+        // result would be an empty vector, which no reader accepts as a batch.
+        let trace = postcard::to_extend(&self.trace, bytes);
+        trace.and_then(|bytes| postcard::to_extend(self, bytes)).unwrap_or_default()
+    }
+}
+
+/// The lowest feature level that has all these commands.
+fn lowest_level<'a>(commands: impl IntoIterator<Item = &'a Command>) -> FeatureLevel {
+    commands.into_iter().map(Command::level).max().unwrap_or(FeatureLevel::FIRST)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use lockkeeper_consensus::{Leadership, ProposeError};
-use lockkeeper_core::{Batch, BatchTrace, MAX_TRACED_REQUESTS, NodeId, Origin, Refusal, Rules, State, TraceContext};
+use lockkeeper_core::{BatchRef, BatchTrace, MAX_TRACED_REQUESTS, NodeId, Origin, Refusal, Rules, State, TraceContext};
 use lockkeeper_mutants::{invariant, mutant};
 use tokio::sync::watch;
 
@@ -415,9 +415,9 @@ pub(crate) fn encode(
     pending: &[Pending],
     trace: Option<BatchTrace>,
 ) -> Bytes {
-    let commands = pending.iter().map(|one| one.command.clone()).collect();
+    let (commands, trace) = (pending.iter().map(|one| &one.command).collect(), trace.as_ref());
     // The leader stamps the entry; the stamp replaces this field when the entry is applied.
-    Bytes::from(Batch { origin, follows, clock_ms: 0, rules, commands, trace }.encode())
+    Bytes::from(BatchRef { origin, follows, clock_ms: 0, rules, commands, trace }.encode())
 }
 
 fn fail_all(pending: Vec<Pending>, error: &ProposeError) {

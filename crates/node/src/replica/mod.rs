@@ -9,6 +9,7 @@
 //! waits.
 
 pub(crate) mod copies;
+mod decoded_batches;
 mod forced_deletion;
 pub(crate) mod inflight;
 pub(crate) mod request_status;
@@ -42,6 +43,7 @@ use crate::observers::waiters::Waiters;
 use crate::observers::watches::Watches;
 use crate::observers::watches::history::History;
 use crate::replica::copies::Copies;
+use crate::replica::decoded_batches::DecodedBatches;
 use crate::replica::inflight::{Answers, Completions, Inflight};
 use crate::replica::slow_apply::SlowApply;
 use crate::replica::state_size::StateSize;
@@ -70,6 +72,7 @@ pub(crate) struct Replica {
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) sessions: SessionRecords,
     pub(crate) inflight: Inflight,
+    decoded: DecodedBatches,
     slow_apply: SlowApply,
     pub(crate) state_size: StateSize,
     pub(crate) copies: Copies,
@@ -114,6 +117,7 @@ impl Replica {
             session_events: SessionEventRegistry::default(),
             waiters: Arc::default(),
             inflight: Inflight::default(),
+            decoded: DecodedBatches::default(),
             slow_apply: SlowApply::default(),
             state_size: StateSize::new(config.rules.max_state_bytes),
             copies: Copies::default(),
@@ -207,7 +211,8 @@ impl Replica {
 
     /// The batch of an entry. If it cannot be read, the task that applies ends, as in [`step`](Self::step).
     fn read(&self, entry: &Committed) -> Batch {
-        match Batch::decode_at(self.supported_level, &entry.payload) {
+        let decoded = self.decoded.take(&entry.payload).map(Ok);
+        match decoded.unwrap_or_else(|| Batch::decode_at(self.supported_level, &entry.payload)) {
             Ok(batch) => Batch { clock_ms: entry.clock_ms, ..batch },
             Err(error) => {
                 let remedy = if error.is_too_new() { "" } else { "; start again, and report this" };
@@ -415,11 +420,15 @@ impl StateMachine for Replica {
 
     fn check(&self, proposer: Option<u64>, payload: &[u8]) -> Result<(), String> {
         let batch = Batch::decode_at(self.supported_level, payload).map_err(|error| error.to_string())?;
-        let Some(proposer) = proposer else { return Ok(()) };
-        if batch.origin.node != NodeId(proposer) {
-            return Err(format!("node {proposer} proposes a batch in the name of node {}", batch.origin.node.0));
+        let origin = batch.origin;
+        if let Some(proposer) = proposer {
+            if origin.node != NodeId(proposer) {
+                return Err(format!("node {proposer} proposes a batch in the name of node {}", origin.node.0));
+            }
+            check_origin(self.state.read().last_batch(origin.node), origin)?;
         }
-        check_origin(self.state.read().last_batch(batch.origin.node), batch.origin)
+        self.decoded.keep(payload, batch);
+        Ok(())
     }
 
     fn raises_level_to(&self, payload: &[u8]) -> Option<u32> {
