@@ -10,7 +10,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::ids::{FencingToken, RequestId};
 use crate::limits::{MAX_DELAY_MS, MAX_PERMITS};
@@ -20,9 +21,11 @@ use crate::path::{NodePath, PathError};
 pub const LOCKS_ROOT: &str = "/locks";
 
 /// The name of a lock, such as `orders/42`: a valid path without its leading slash.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Arc<str>", into = "Arc<str>")]
-pub struct LockName(Arc<str>);
+///
+/// Holds the path of the lock's directory, whose text ends with the name: each request asks for that path several
+/// times, and gets it without a copy.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockName(NodePath);
 
 impl LockName {
     /// Validates `name`.
@@ -30,23 +33,27 @@ impl LockName {
     /// # Errors
     /// The rule of [`NodePath`] that the lock's directory would break. There must be room for the name of a request.
     pub fn parse(name: &str) -> Result<Self, PathError> {
-        Self::try_from(Arc::from(name))
+        let path = NodePath::of_name(LOCKS_ROOT, name)?;
+        let longest = path.as_str().len() + REQUEST_NAME_BYTES;
+        if longest > crate::limits::MAX_PATH_BYTES {
+            return Err(PathError::TooLong(longest));
+        }
+        Ok(Self(path))
     }
 
     /// The name as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.0.as_str()[LOCKS_ROOT.len() + 1..]
     }
 
     /// The lock's directory in the tree.
     pub fn directory(&self) -> NodePath {
-        // The name was checked as part of this very path.
-        NodePath::parse(&format!("{LOCKS_ROOT}/{}", self.0)).unwrap_or_else(|_| NodePath::root())
+        self.0.clone()
     }
 
     /// The lock whose directory this is, if it lies under [`LOCKS_ROOT`].
     pub fn of_directory(path: &NodePath) -> Option<Self> {
-        Self::text_of_directory(path.as_str()).map(|name| Self(Arc::from(name)))
+        Self::text_of_directory(path.as_str()).map(|_| Self(path.clone()))
     }
 
     /// The same without a copy. `path` is a valid path, so the text below the root of the locks is a name if there is
@@ -60,34 +67,48 @@ impl LockName {
 /// Room for `/_c_<uuid>-delay-<ms>-permit-<n>-<sequence>` below the lock's directory.
 const REQUEST_NAME_BYTES: usize = 80;
 
-impl TryFrom<Arc<str>> for LockName {
-    type Error = PathError;
+/// As its name.
+impl Serialize for LockName {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.as_str())
+    }
+}
 
-    fn try_from(name: Arc<str>) -> Result<Self, PathError> {
-        let path = NodePath::of_name(LOCKS_ROOT, &name)?;
-        let longest = path.as_str().len() + REQUEST_NAME_BYTES;
-        if longest > crate::limits::MAX_PATH_BYTES {
-            return Err(PathError::TooLong(longest));
-        }
-        Ok(Self(name))
+impl<'de> Deserialize<'de> for LockName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_str(NameVisitor)
+    }
+}
+
+struct NameVisitor;
+
+impl Visitor<'_> for NameVisitor {
+    type Value = LockName;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a lock")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<LockName, E> {
+        LockName::parse(name).map_err(E::custom)
     }
 }
 
 impl From<LockName> for Arc<str> {
     fn from(name: LockName) -> Self {
-        name.0
+        Arc::from(name.as_str())
     }
 }
 
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
@@ -325,6 +346,10 @@ mod tests {
     fn names_and_directories() {
         let name = LockName::parse("orders/42").expect("valid");
         assert_eq!(name.directory().as_str(), "/locks/orders/42");
+        assert_eq!((name.as_str(), format!("{name:?}").as_str()), ("orders/42", "\"orders/42\""));
+        let bytes = postcard::to_stdvec(&name).expect("encodes");
+        assert_eq!(Ok(&bytes), postcard::to_stdvec("orders/42").as_ref(), "as its text");
+        assert_eq!(postcard::from_bytes::<LockName>(&bytes).as_ref(), Ok(&name));
         assert_eq!(LockName::of_directory(&name.directory()), Some(name));
         for bad in ["", "/", "a/", "/a", "a/../b", &"x".repeat(256), &"x/".repeat(480)] {
             assert!(LockName::parse(bad).is_err(), "{bad:?} was taken");

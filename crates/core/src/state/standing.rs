@@ -27,10 +27,9 @@ pub enum Standing {
 
 impl Tree {
     /// The queue in which a request would stand, and its directory.
-    pub(crate) fn queue_of(&self, path: &NodePath) -> Option<(NodePath, &Queue)> {
-        let directory = path.parent()?;
-        let queue = self.get(&directory)?.queue();
-        Some((directory, queue))
+    pub(crate) fn queue_of(&self, path: &NodePath) -> Option<(&NodePath, &Queue)> {
+        let (directory, node) = self.nodes.get_key_value(path.parent_str()?)?;
+        Some((directory, node.queue()))
     }
 
     /// Where a request stands. O(log n).
@@ -39,7 +38,7 @@ impl Tree {
             return Standing::Gone;
         };
         match self.get(path) {
-            Some(node) if queue.contains(&place) => standing_of(node, &directory, queue.blocker(&place, mode)),
+            Some(node) if queue.contains(&place) => standing_of(node, directory, queue.blocker(&place, mode)),
             _ => Standing::Gone,
         }
     }

@@ -320,6 +320,6 @@ impl State {
     fn request_at(&self, path: &NodePath) -> Option<LockRequest> {
         let (directory, queue) = self.tree.queue_of(path)?;
         let (place, mode) = place_of(path)?;
-        self.tree.request(&directory, queue, &place, mode)
+        self.tree.request(directory, queue, &place, mode)
     }
 }
