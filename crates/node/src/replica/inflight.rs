@@ -303,3 +303,34 @@ fn entered(outcome: &Outcome, state: &State, waiters: &Arc<Waiters>) -> Option<R
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{NodeId, SessionId, Zxid};
+
+    use super::*;
+
+    #[test]
+    fn a_caller_is_woken_only_once_the_answers_are_sent() {
+        let (inflight, (to, mut reply)) = (Inflight::default(), oneshot::channel());
+        let pending = Pending {
+            command: Command::CloseSession { session: SessionId(1) },
+            bytes: 1,
+            nodes: 1,
+            may_wait_until: None,
+            stage: Stage::default(),
+            answer: Answer::Awaited(to),
+            trace: None,
+            proposal: None,
+        };
+        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: 1 };
+        inflight.begin(origin, vec![pending]);
+        let mut completions = inflight.complete(origin).expect("it was begun");
+        let outcome = Outcome { zxid: Zxid(7), reply: Ok(Reply::SessionClosed), changed: true, events: Vec::new() };
+        completions.resolve_next(outcome, &State::new(), &Arc::default());
+        let answers = completions.finish();
+        assert!(reply.try_recv().is_err(), "events of the same batch may not be delivered yet");
+        answers.send();
+        assert_eq!(reply.try_recv().expect("sent").expect("done").outcome.zxid, Zxid(7));
+    }
+}
