@@ -1,8 +1,8 @@
 //! This node's copy of the replicated state: committed entries are applied here, and what they changed is delivered.
 //!
 //! Under the write lock of the state, and in this order: apply a batch; then, command by command, deliver the events
-//! to every [`Observer`] and make the answer. Callers that wait for an answer are woken once the lock is free. So nobody
-//! reads data before the event that announces it, and a caller that has an answer cannot miss what led to it.
+//! to every [`Observer`] and make the answer. Callers that wait for an answer are woken once the lock is free. So
+//! nobody reads data before the event that announces it, and a caller that has an answer cannot miss what led to it.
 //!
 //! Lock order: the state's lock, then the lock inside one observer. No observer's lock leaves the observer, and an
 //! observer knows neither the replica nor another observer, so nothing else is locked while it is held. Nothing here
@@ -147,7 +147,8 @@ impl Replica {
         NonZeroU64::new(self.cluster_uid.load(Ordering::Acquire)).map(ClusterUid)
     }
 
-    /// Whether any namespace has limits, as far as this replica has applied the log. Does not wait for the state's lock.
+    /// Whether any namespace has limits, as far as this replica has applied the log. Does not wait for the state's
+    /// lock.
     pub(crate) fn has_namespaces(&self) -> bool {
         self.has_namespaces.load(Ordering::Acquire)
     }
