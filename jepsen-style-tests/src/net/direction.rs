@@ -16,6 +16,9 @@ use tokio::time::Instant;
 
 use super::{LinkFault, Passed};
 
+/// How late tokio's timers are at most.
+const TIMER_LATE: Duration = Duration::from_millis(3);
+
 /// One direction.
 pub(super) struct Direction {
     state: Mutex<DirectionState>,
@@ -46,6 +49,16 @@ impl Default for Direction {
 /// Whether bytes get past at all.
 fn passable(fault: LinkFault) -> bool {
     matches!(fault, LinkFault::None | LinkFault::Slow { .. })
+}
+
+/// Sleeps until `due`, at the end on a thread: tokio's timers count whole milliseconds, like the delays.
+async fn sleep_until(due: Instant) {
+    tokio::time::sleep_until(due - TIMER_LATE).await;
+    let left = due.saturating_duration_since(Instant::now());
+    if !left.is_zero() {
+        // An error is the end of the runtime.
+        let _ = tokio::task::spawn_blocking(move || std::thread::sleep(left)).await;
+    }
 }
 
 impl Direction {
@@ -100,7 +113,7 @@ impl Direction {
     pub(super) async fn wait(&self, due: Instant) {
         if Instant::now() < due {
             tokio::select! {
-                () = tokio::time::sleep_until(due) => {}
+                () = sleep_until(due) => {}
                 () = self.until(|fault| !matches!(fault, LinkFault::Slow { .. })) => {}
             }
         }
