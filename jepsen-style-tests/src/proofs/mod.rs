@@ -33,6 +33,7 @@ mod revoke;
 mod rollback;
 mod rolling_upgrade;
 mod rotate;
+mod round_trips;
 mod scenario;
 mod sharing;
 mod soak;
@@ -316,6 +317,11 @@ proofs! { context =>
     "group-commit" needs Release, Alone(""),
     "64 clients do at least four times the work of one, a lone request waits on no timer, every cycle succeeds";
     n = context.seconds_or(8), minutes(2) + seconds(2 * n), group_commit::run(context, n);
+
+    "round-trips" needs Release, Alone("--rounds 5"),
+    "slow links and slow disks: a lone acquire and a hand-over, one right behind another too, wait for as many round \
+        trips and syncs as docs/performance.md counts";
+    n = context.rounds_or(15), minutes(4) + seconds(3 * u64::from(n)), round_trips::run(context, n);
 
     "rotate", Beside(""),
     "all certificates and their authority are replaced under load: no failed request, election or lost session; old \
