@@ -318,7 +318,7 @@ proofs! { context =>
     "64 clients do at least four times the work of one, a lone request waits on no timer, every cycle succeeds";
     n = context.seconds_or(8), minutes(2) + seconds(2 * n), group_commit::run(context, n);
 
-    "round-trips" needs Release, Alone("--rounds 5"),
+    "round-trips" needs Release, Never,
     "slow links and slow disks: a lone acquire and a hand-over, one right behind another too, wait for as many round \
         trips and syncs as docs/performance.md counts";
     n = context.rounds_or(15), minutes(4) + seconds(3 * u64::from(n)), round_trips::run(context, n);
