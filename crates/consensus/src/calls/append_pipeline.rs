@@ -116,10 +116,12 @@ where
     }
 
     /// Whether an append is to be taken from openraft. The first of a stream never waits: it may find out what the peer
-    /// has.
+    /// has. Neither does one behind several in flight: the peer applies what is committed while it waits for entries
+    /// and its disk, and the batches of busy clients grow meanwhile.
     fn takes_next(&mut self, context: &mut Context<'_>) -> bool {
-        let has_room = self.input.is_some() && self.has_room();
-        has_room && !self.sent.is_some_and(|sent| self.notices.hold_next(sent, context))
+        let Some(sent) = self.sent else { return self.input.is_some() };
+        let may_wait = self.in_flight.len() <= 1;
+        self.input.is_some() && self.has_room() && !(may_wait && self.notices.hold_next(sent, context))
     }
 
     fn has_room(&self) -> bool {

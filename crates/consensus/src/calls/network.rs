@@ -184,7 +184,10 @@ impl PeerClient {
         let AppendReply { clocks, answer, observes } = reply;
         check_clocks(&clocks).map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
         self.network.time.reported(self.target, clocks);
-        self.network.notices.waits.set_observes(self.target, observes);
+        // The answer to a heartbeat comes over a connection of its own, and may be older than what is known.
+        if observes || self.append == PeerKind::Append {
+            self.network.notices.waits.set_observes(self.target, observes);
+        }
         let checked = self.validator(&rpc.vote).check_append_answer(self.target, &rpc, matched, answer);
         let answer = checked.map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
         match &answer {

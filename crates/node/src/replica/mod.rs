@@ -453,7 +453,8 @@ impl StateMachine for Replica {
     }
 
     fn is_observed(&self) -> bool {
-        let is_awaited = Cell::new(false);
+        // A command under way may make a request that waits, or its caller may watch.
+        let is_awaited = Cell::new(self.inflight.first().is_some());
         self.for_each_observer(|observer| is_awaited.set(is_awaited.get() || observer.is_awaited()));
         is_awaited.get()
     }
@@ -589,7 +590,7 @@ mod tests {
         let (replica, _reported) = replica();
         assert!(!replica.is_observed());
         let path = NodePath::parse("/a").unwrap();
-        let waiting = replica.waiters.register(Arc::from([path.clone()]), 0, path.clone());
+        let waiting = replica.waiters.register(&[path.clone()], 0, path.clone());
         assert!(replica.is_observed());
         drop(waiting);
         assert!(!replica.is_observed());

@@ -315,7 +315,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             callback.io_completed(result.map_err(io::Error::other));
         };
         self.store.append(records, Box::new(complete)).await;
-        self.appended.send_replace(last);
+        self.appended.send_if_modified(|appended| last > 0 && std::mem::replace(appended, last) != last);
         Ok(())
     }
 
