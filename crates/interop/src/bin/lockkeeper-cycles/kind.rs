@@ -41,6 +41,12 @@ impl Kind {
     pub(crate) fn is_secure(self) -> bool {
         matches!(self, Self::LockkeeperSecureHttp | Self::LockkeeperSecureStream)
     }
+
+    /// Whether it is Lockkeeper.
+    pub(crate) fn is_ours(self) -> bool {
+        use Kind::{EngineLockkeeper, LockkeeperHttp, LockkeeperStream, LockkeeperZookeeper};
+        self.is_secure() || matches!(self, LockkeeperHttp | LockkeeperStream | LockkeeperZookeeper | EngineLockkeeper)
+    }
 }
 
 impl fmt::Display for Kind {

@@ -158,6 +158,7 @@ impl Row {
             Some(Figures {
                 locks: self.work.locks,
                 line: total.kind.to_string(),
+                ours: total.kind.is_ours(),
                 over: f64::from(self.work.clients),
                 cycles_per_second: total.median(|round| Some(round.cycles_per_second))?,
                 acquire_us: total.median(|round| round.acquire_p50_us),
