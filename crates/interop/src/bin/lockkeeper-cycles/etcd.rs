@@ -1,5 +1,6 @@
-//! etcd's lock recipe, that of `clientv3/concurrency` in etcd 3.4: a lease, a key below the lock's prefix written by a
-//! transaction, a watch on the key before the own one until it is deleted.
+//! etcd's lock recipe, that of `client/v3/concurrency` since etcd 3.5: a lease, a key below the lock's prefix written by
+//! a transaction, a watch on the key before the own one until it is deleted, and after a wait a look whether the own key
+//! is still there.
 
 use std::time::Duration;
 
@@ -132,6 +133,11 @@ impl LockClient for Etcd {
         let (own, first) = self.enqueue().await?;
         if first.is_some_and(|first| first != own) {
             self.wait_for_older(own).await?;
+            let own_key = RangeRequest { key: self.own_key.clone(), ..RangeRequest::default() };
+            let answer: RangeResponse = call(&self.channel, RANGE, own_key).await?;
+            if answer.kvs.is_empty() {
+                return Err("the lease has expired".into());
+            }
         }
         Ok(u64::try_from(own).ok())
     }
