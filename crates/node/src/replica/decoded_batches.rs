@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use lockkeeper_core::Batch;
 use parking_lot::Mutex;
 
-/// Encoded bytes of the batches that are kept. Decoded, they take a small multiple of that.
+/// Encoded bytes of the batches that are kept. Decoded, small commands take up to a hundred times that: a few MB.
 const MAX_BYTES: usize = 64 * 1024;
 const MAX_BATCHES: usize = 64;
 
@@ -96,7 +96,9 @@ mod tests {
         assert_eq!(decoded.0.lock().batches.len(), 0, "too large");
         (0..1_000).for_each(|sequence| keep(&decoded, sequence));
         let bytes = (0..64).map(|sequence| batch(sequence).0.len()).sum();
-        assert_eq!((decoded.0.lock().batches.len(), decoded.0.lock().bytes), (MAX_BATCHES, bytes));
+        let kept = std::mem::take(&mut *decoded.0.lock());
+        assert_eq!((kept.batches.len(), kept.bytes), (MAX_BATCHES, bytes));
+        *decoded.0.lock() = kept;
         assert!(!take(&decoded, 500), "there was no room");
         keep(&decoded, 501);
         assert!(take(&decoded, 501));
