@@ -70,8 +70,12 @@ fn sweep() -> Result<(), Failed> {
     for name in namespaces()? {
         let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
         let pid = pid.filter(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()));
-        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            ip(&["netns", "delete", &name])?;
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
+            && let Err(failed) = ip(&["netns", "delete", &name])
+            // Its process may have removed it at its end, or another sweep has.
+            && namespaces()?.contains(&name)
+        {
+            return Err(failed);
         }
     }
     Ok(())
