@@ -12,6 +12,7 @@ pub mod backup;
 mod clock_control;
 mod error;
 mod exposition;
+mod fate;
 pub mod local;
 mod log_lines;
 mod metric_table;

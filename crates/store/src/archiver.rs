@@ -267,9 +267,10 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
+    use crate::inline::InlineState;
     use crate::journal::durable_log::SledWork;
     use crate::journal::unarchived::Archive;
-    use crate::log_state::VisibleState;
+    use crate::log_state::{VisibleState, WriterThread};
     use crate::position::LogPosition;
     use crate::queue::Queue;
     use crate::tail_cache::TailCache;
@@ -295,6 +296,8 @@ mod tests {
             first_index: None,
             terms: TermStarts::default(),
             queue: Queue::new(1, 1),
+            thread: WriterThread::AtWork,
+            inline: InlineState::default(),
             cuts: 0,
             woken: false,
             reshaped: 0,
@@ -307,6 +310,7 @@ mod tests {
             options,
             state: Mutex::new(state),
             work: Condvar::new(),
+            inline_work: Notify::new(),
             room: Notify::new(),
         };
         (Arc::new(shared), Arc::new(ready.log), ready.barrier)

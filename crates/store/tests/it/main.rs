@@ -4,6 +4,7 @@
 
 mod common;
 mod damage;
+mod inline;
 mod journal;
 mod kill;
 mod load;
