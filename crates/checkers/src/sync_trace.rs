@@ -10,8 +10,8 @@
 //!   votes in it are found by their headers, records in frames of the journal and in blocks and parts of sled;
 //! - `fdatasync` or `fsync` of such a file: counts for what was written to the same file, from when it began, and only
 //!   if it returned 0;
-//! - `write` of a mark to /dev/null, made just before the callbacks by the thread that synced, whichever it is:
-//!   `ack append INDEX TERM COUNT` (the last record, and how many end there) and `ack vote SEQUENCE`.
+//! - `write` of a mark to /dev/null, made by the writer thread just before the callbacks: `ack append INDEX TERM COUNT`
+//!   (the last record, and how many end there) and `ack vote SEQUENCE`.
 //!
 //! For each mark: every record it names must have been written to a file, whole or in all its parts, before some sync
 //! of that file began, and the sync must have ended before the mark. The *first* write to a file counts: sled may later

@@ -167,22 +167,6 @@ pub struct Storage {
     pub keep_mib: u64,
     /// Longest time for a write to reach the disk; a longer one is a storage failure and ends the process.
     pub sync_watchdog_ms: u64,
-    /// When a node syncs its log on the thread that does everything else, as long as the disk is fast.
-    pub inline_sync: InlineSync,
-}
-
-/// When a node waits for its disk itself, which spares two switches of threads a write. A disk that stalls then holds
-/// up everything that the node does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InlineSync {
-    /// Another thread syncs.
-    Never,
-    /// While it does not lead: the cluster can miss it for as long as a disk may stall.
-    #[default]
-    Following,
-    /// Also while it leads: a disk that stalls for longer than an election timeout costs it the leadership.
-    Always,
 }
 
 /// Section `[timing]`, in milliseconds.
@@ -398,8 +382,6 @@ pub struct Testing {
     pub flush_only: bool,
     /// Marks acknowledgements for a system-call trace.
     pub trace_marks: bool,
-    /// Takes every disk for a fast one, where it is asked whether to sync inline: tracers slow them down.
-    pub inline_syncs: bool,
 }
 
 impl Default for Listen {
@@ -424,7 +406,6 @@ impl Default for Storage {
             snapshot_every_mib: 4,
             keep_mib: 4,
             sync_watchdog_ms: 10_000,
-            inline_sync: InlineSync::Following,
         }
     }
 }

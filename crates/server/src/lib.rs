@@ -12,7 +12,6 @@ pub mod backup;
 mod clock_control;
 mod error;
 mod exposition;
-mod fate;
 pub mod local;
 mod log_lines;
 mod metric_table;

@@ -133,7 +133,6 @@ static TABLE: [(&str, &[Metric]); 7] = [
     ]),
     ("Disk", &[
         histogram("lockkeeper_store_sync_seconds", Seconds, "write and sync of the journal, and waits for sled"),
-        counter("lockkeeper_store_inline_syncs_total", Count, "syncs of the journal on the node's own runtime: `storage.inline_sync`"),
         histogram("lockkeeper_store_sled_sync_seconds", Seconds, "flush and data sync of sled, which follows the journal"),
         gauge("lockkeeper_store_unarchived_bytes", Bytes, "of log entries in the journal that sled does not have"),
         histogram("lockkeeper_store_batch_records", Count, "log entries per sync"),

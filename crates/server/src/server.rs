@@ -8,9 +8,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use lockkeeper_config::{Checked, Config, InlineSync, Limits, ZooKeeper, node_config};
+use lockkeeper_config::{Checked, Config, Limits, ZooKeeper, node_config};
 use lockkeeper_consensus::{BlockingPool, FramedTransport, PeerAuth, PeerBook, PeerIdentity, StartId};
 use lockkeeper_http::{serve_clients, serve_peers};
+use lockkeeper_mutants::broken_invariant;
 use lockkeeper_node::{Clock, Node, Parts};
 use lockkeeper_service::audit::{Audit, AuditFile, AuditRecord};
 use lockkeeper_service::context::Context;
@@ -18,12 +19,13 @@ use lockkeeper_service::jwt::Jwt;
 use lockkeeper_service::otlp::Otlp;
 use lockkeeper_service::port::{Bound, PortError};
 use lockkeeper_service::tls::TlsListeners;
-use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store, SyncTime};
+use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
 use lockkeeper_tls::PeerTls;
 use lockkeeper_zookeeper_frontend::ZooKeeperPorts;
 use metrics_exporter_prometheus::PrometheusHandle;
 use rand::rngs::OsRng;
 use rand::{RngCore, TryRngCore};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +33,6 @@ use tokio_util::sync::CancellationToken;
 #[cfg(any(mutants, debug_assertions))]
 use crate::clock_control::clock;
 use crate::error::ServeError;
-use crate::fate::{BROKEN, Fate};
 use crate::open_files::{OpenFiles, raise_open_files};
 use crate::service_manager::ServiceManager;
 use crate::telemetry;
@@ -81,6 +82,50 @@ pub struct Server {
     audit: Option<AuditFile>,
     service_manager: ServiceManager,
 }
+
+/// The reason why the node cannot go on; the first one counts.
+#[derive(Clone)]
+struct Fate(watch::Sender<Option<String>>);
+
+impl Fate {
+    fn new() -> Self {
+        Self(watch::Sender::new(None))
+    }
+
+    fn seal(&self, why: String) {
+        self.0.send_if_modified(|known| {
+            let first = known.is_none();
+            if first {
+                *known = Some(why);
+            }
+            first
+        });
+    }
+
+    async fn sealed(&self) -> ServeError {
+        let (mut sealed, mut broken) = (self.0.subscribe(), BROKEN.0.subscribe());
+        // The senders live as long as `self`.
+        let why = tokio::select! {
+            why = sealed.wait_for(Option::is_some) => why.map(|why| why.clone()),
+            why = broken.wait_for(Option::is_some) => why.map(|why| why.clone()),
+        };
+        ServeError::Fatal(why.ok().flatten().unwrap_or_default())
+    }
+}
+
+/// The first broken invariant of this process, whichever thread found it. Panics of tasks are caught, by tokio at the
+/// latest, so a hook notes it.
+static BROKEN: LazyLock<Fate> = LazyLock::new(|| {
+    let (fate, usual) = (Fate::new(), std::panic::take_hook());
+    let found = fate.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        if let Some(what) = broken_invariant(panic.payload()) {
+            found.seal(format!("{what}; start again, and report this"));
+        }
+        usual(panic);
+    }));
+    fate
+});
 
 impl Server {
     /// Checks the configuration, reads its certificates, opens its audit file and binds the ports. Nothing listens yet,
@@ -213,7 +258,6 @@ impl Server {
             ))
         });
         let mut upkeep = start_upkeep(&tls, jwt, &audit, metrics);
-        sync_inline(&mut upkeep, &config, &store, &node);
         tracing::info!(
             client = %client_address, peer = %peer_address, node = config.cluster.node, cluster = %config.cluster.id, "\
              listening"
@@ -279,17 +323,6 @@ fn start_upkeep(
     upkeep
 }
 
-/// Starts the task that syncs on this runtime, where it may: `lockkeeper_store` has the reasons.
-fn sync_inline(upkeep: &mut JoinSet<()>, config: &Config, store: &Store, node: &Node) {
-    let leadership = node.consensus().leadership();
-    let may: Arc<dyn Fn() -> bool + Send + Sync> = match config.storage.inline_sync {
-        InlineSync::Never => return,
-        InlineSync::Following => Arc::new(move || !leadership.borrow().leading),
-        InlineSync::Always => Arc::new(|| true),
-    };
-    upkeep.spawn(store.sync_inline(may));
-}
-
 fn open_audit_file(config: &Config) -> Result<Option<AuditFile>, ServeError> {
     let path = &config.audit.file;
     if path.as_os_str().is_empty() {
@@ -328,14 +361,11 @@ fn connections_that_fit(config: &Config, has_zookeeper: bool) -> (usize, usize) 
 async fn open_store(config: &Config, fate: &Fate) -> Result<(Store, Opened, SnapshotStore), ServeError> {
     const MIB: u64 = 1024 * 1024;
     let sealing = fate.clone();
-    let mut options = Options::new(Arc::new(move |error| sealing.seal_without_runtime(error.to_string())));
+    let mut options = Options::new(Arc::new(move |error| sealing.seal(error.to_string())));
     options.cache_bytes = config.storage.cache_mib * MIB;
     options.free_floor_bytes = config.storage.free_floor_mib * MIB;
     options.sync_watchdog = Duration::from_millis(config.storage.sync_watchdog_ms);
     options.trace_marks = config.testing.trace_marks;
-    if config.testing.inline_syncs {
-        options.sync_time = SyncTime::Given(Arc::default());
-    }
     if config.testing.flush_only {
         tracing::warn!("testing.flush_only is set: what is acknowledged does NOT survive power loss");
         options.barrier = Barrier::FlushOnly;
@@ -446,4 +476,18 @@ async fn close_store(store: Store) -> Result<(), ServeError> {
     let closing = tokio::task::spawn_blocking(move || store.close());
     let closed = closing.await.map_err(|error| ServeError::Close(error.to_string()))?;
     closed.map_err(|error| ServeError::Close(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_reason_to_end_is_told() {
+        let fate = Fate::new();
+        let waiting = fate.sealed();
+        fate.seal("the disk is full".into());
+        fate.seal("everything else failed too".into());
+        assert_eq!(waiting.await.to_string(), "stopped: the disk is full");
+    }
 }

@@ -267,10 +267,9 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
-    use crate::inline::InlineState;
     use crate::journal::durable_log::SledWork;
     use crate::journal::unarchived::Archive;
-    use crate::log_state::{VisibleState, WriterThread};
+    use crate::log_state::VisibleState;
     use crate::position::LogPosition;
     use crate::queue::Queue;
     use crate::tail_cache::TailCache;
@@ -296,8 +295,6 @@ mod tests {
             first_index: None,
             terms: TermStarts::default(),
             queue: Queue::new(1, 1),
-            thread: WriterThread::AtWork,
-            inline: InlineState::default(),
             cuts: 0,
             woken: false,
             reshaped: 0,
@@ -310,7 +307,6 @@ mod tests {
             options,
             state: Mutex::new(state),
             work: Condvar::new(),
-            inline_work: Notify::new(),
             room: Notify::new(),
         };
         (Arc::new(shared), Arc::new(ready.log), ready.barrier)

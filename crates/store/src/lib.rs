@@ -19,11 +19,9 @@ mod error;
 mod fsync;
 #[doc(hidden)]
 pub mod fuzzing;
-mod inline;
 mod journal;
 mod log_state;
 mod open;
-mod pace;
 mod permissions;
 mod position;
 mod preparation;
@@ -46,4 +44,4 @@ pub use preparation::{Preparation, PreparationError};
 pub use snapshots::{Finished, Snapshot, SnapshotReader, SnapshotStore, SnapshotWriter};
 pub use storage::{LogStorage, SnapshotSink, SnapshotStorage};
 pub use store::Store;
-pub use types::{Barrier, Bounds, Done, FatalHook, FreeSpace, Identity, Opened, Options, Record, SyncTime};
+pub use types::{Barrier, Bounds, Done, FatalHook, FreeSpace, Identity, Opened, Options, Record};

@@ -12,7 +12,6 @@ use tokio::sync::Notify;
 use crate::directory::DirectoryLock;
 use crate::error::{FatalError, StoreError};
 use crate::fsync::io_failure;
-use crate::inline::InlineState;
 use crate::position::LogPosition;
 use crate::queue::{Command, Queue};
 use crate::sled_log::SledLog;
@@ -24,24 +23,13 @@ use crate::watchdog::Failure;
 /// Room for sled's own bookkeeping when free space is reckoned.
 const SLACK_BYTES: u64 = 4 * 1024 * 1024;
 
-/// What the writer's thread does next.
+/// What the writer does next.
 pub(crate) enum Turn {
-    /// Something is asked for.
-    Batch,
+    Batch(Vec<Command>),
     /// Nothing is asked for.
     Other,
     /// The store is closed or has failed.
     End,
-}
-
-/// What the writer's thread is at.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WriterThread {
-    AtWork,
-    /// It waits until it is called, or for an alarm.
-    Waits {
-        has_alarm: bool,
-    },
 }
 
 /// What callers and the writer share.
@@ -52,8 +40,6 @@ pub(crate) struct StoreShared {
     pub(crate) state: Mutex<VisibleState>,
     /// There is work, or the end has come.
     pub(crate) work: Condvar,
-    /// There is work for the task that writes inline, or the end has come.
-    pub(crate) inline_work: Notify,
     /// There is room in the queue, or the end has come.
     pub(crate) room: Notify,
 }
@@ -70,8 +56,6 @@ pub(crate) struct VisibleState {
     pub(crate) first_index: Option<u64>,
     pub(crate) terms: TermStarts,
     pub(crate) queue: Queue,
-    pub(crate) thread: WriterThread,
-    pub(crate) inline: InlineState,
     /// Truncations that wait for the writer or are with it.
     pub(crate) cuts: u64,
     /// Something beside the queue has changed for the writer.
@@ -136,12 +120,14 @@ pub(crate) fn check_size(what: &'static str, bytes: usize, max_bytes: usize) -> 
 }
 
 impl StoreShared {
-    /// What the writer's thread does next. Waits for it, until then at most.
+    /// All that waits, or else what the writer may do meanwhile. Waits for it, until then at most.
     pub(crate) fn next_turn(&self, until: Option<Instant>) -> Turn {
         let mut state = self.state.lock();
         loop {
             if !state.queue.is_empty() {
-                return Turn::Batch;
+                let batch = state.queue.drain();
+                self.room.notify_waiters();
+                return Turn::Batch(batch);
             }
             if state.closed || self.failure.get().is_some() {
                 return Turn::End;
@@ -149,37 +135,14 @@ impl StoreShared {
             if std::mem::take(&mut state.woken) || until.is_some_and(|until| until <= Instant::now()) {
                 return Turn::Other;
             }
-            state.thread = WriterThread::Waits { has_alarm: until.is_some() };
             match until {
                 Some(until) => drop(self.work.wait_until(&mut state, until)),
                 None => self.work.wait(&mut state),
             }
-            state.thread = WriterThread::AtWork;
         }
     }
 
-    /// All that waits. Only for who has the writer, or the order is lost.
-    pub(crate) fn take_queue(&self, state: &mut VisibleState) -> Vec<Command> {
-        self.room.notify_waiters();
-        state.queue.drain()
-    }
-
-    /// Something waits in the queue: the writer's thread is to take it, unless the caller may have it done inline.
-    pub(crate) fn call_writer(&self, state: &mut VisibleState) {
-        let is_free = state.thread != WriterThread::AtWork && state.purging.is_none();
-        match is_free && state.inline.is_open() {
-            true => self.inline_work.notify_one(),
-            false => self.call_thread(state),
-        }
-    }
-
-    /// The writer's thread is to look at the queue.
-    pub(crate) fn call_thread(&self, state: &mut VisibleState) {
-        state.thread = WriterThread::AtWork;
-        self.work.notify_one();
-    }
-
-    /// The writer's thread is to look whether there is anything beside the queue.
+    /// The writer is to look whether there is anything beside the queue.
     pub(crate) fn wake(&self) {
         self.state.lock().woken = true;
         self.work.notify_all();
@@ -210,7 +173,6 @@ impl StoreShared {
         let waiting = {
             let mut state = self.state.lock();
             self.work.notify_all();
-            self.inline_work.notify_one();
             self.room.notify_waiters();
             state.queue.drain()
         };

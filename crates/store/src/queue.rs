@@ -65,11 +65,6 @@ impl Queue {
         self.commands.is_empty()
     }
 
-    /// What waits, in order.
-    pub(crate) fn works(&self) -> impl Iterator<Item = &Work> {
-        self.commands.iter().map(|command| &command.work)
-    }
-
     /// Everything that waits.
     pub(crate) fn drain(&mut self) -> Vec<Command> {
         self.bytes = 0;

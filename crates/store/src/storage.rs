@@ -2,8 +2,7 @@
 //!
 //! [`Store`] and [`SnapshotStore`] implement them for use. The simulation implements them with a disk that loses
 //! unsynced data at a power cut. An implementation must keep the promise of this crate: no `done` with `Ok` before the
-//! barrier, and all of them in the order of the calls. Nothing of [`LogStorage`] but [`LogStorage::read`] may block: a
-//! sync on the callers' runtime is a task of its own ([`Store::sync_inline`]).
+//! barrier, and all of them in the order of the calls. Nothing of [`LogStorage`] but [`LogStorage::read`] may block.
 
 use std::io::{Read, Write};
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! The handle: what callers see of the log at once, while the writer makes it durable behind them, on its thread or
-//! theirs, and the archiver has sled follow.
+//! The handle: what callers see of the log at once, while the writer makes it durable behind them and the archiver has
+//! sled follow.
 //!
 //! What readers see (ends of the log, recent records) and what the writer is given (the queue) change together under
 //! one lock, so the order of calls is the order on the disk. No lock is held while sled or a callback runs.
@@ -22,17 +22,15 @@ use crate::codec::MAX_META_BYTES;
 use crate::directory::{self, Layout};
 use crate::error::{FatalError, OpenError, StoreError};
 use crate::fsync::Marks;
-use crate::inline::{InlineState, InlineWriter};
 use crate::journal::durable_log::DurableLog;
-use crate::log_state::{StoreShared, VisibleState, WriterThread, check_size};
+use crate::log_state::{StoreShared, VisibleState, check_size};
 use crate::open::Ready;
-use crate::pace::SyncPace;
 use crate::position::LogPosition;
 use crate::queue::{Command, Queue, Work};
 use crate::term_starts::TermStarts;
 use crate::types::{Bounds, Done, Identity, Opened, Options, Record};
 use crate::watchdog::{Failure, Watchdog};
-use crate::writer::{self, Writer, WriterLock};
+use crate::writer::Writer;
 
 /// Handle of the log, the vote and the marks of one data directory. Clones share it. Closing the store, or dropping its
 /// last clone, frees the directory.
@@ -41,8 +39,7 @@ pub struct Store(Arc<Handle>);
 
 struct Handle {
     shared: Arc<StoreShared>,
-    writer: Arc<WriterLock>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Store {
@@ -102,23 +99,15 @@ impl Store {
             first_index,
             terms,
             queue: Queue::new(options.queue_commands, options.queue_bytes),
-            thread: WriterThread::AtWork,
-            inline: InlineState::default(),
             cuts: 0,
             woken: false,
             reshaped: 0,
             closed: false,
             files: Some((log.clone(), lock.clone())),
         };
-        let shared = Arc::new(StoreShared {
-            dir: dir.to_path_buf(),
-            options,
-            failure,
-            state: Mutex::new(state),
-            work: Condvar::new(),
-            inline_work: Notify::new(),
-            room: Notify::new(),
-        });
+        let (work, room) = (Condvar::new(), Notify::new());
+        let shared =
+            Arc::new(StoreShared { dir: dir.to_path_buf(), options, failure, state: Mutex::new(state), work, room });
         let limit = shared.options.sync_watchdog;
         let journal_dir = directory::journal_dir(&Layout::new(dir).log());
         let stuck = FatalError::Stuck { file: journal_dir.clone(), limit };
@@ -138,29 +127,18 @@ impl Store {
             left_to_sled: None,
             is_old,
             asked_at: Instant::now(),
-            pace: SyncPace::new(),
             dir: journal_dir,
         };
-        let writer = Arc::new(Mutex::new(Some(writer)));
-        let (its, of_thread) = (shared.clone(), writer.clone());
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || {
-            writer::run(&its, &of_thread);
+            writer.run();
             // A callback may have closed the store on this thread, which went on.
             drop(lock);
         })?;
-        Ok(Store(Arc::new(Handle { shared, writer, thread: Mutex::new(Some(thread)) })))
-    }
-
-    /// A task for the runtime of the callers: while the disk is fast and `may` says so, it writes and syncs what they
-    /// ask for on their thread (`inline.rs` says what that costs). It ends with the store, which it does not keep open;
-    /// dropped, it leaves everything to the writer's thread. Only the first one does anything. `may` is called with a
-    /// lock held: it must be quick and not call the store.
-    pub fn sync_inline(&self, may: Arc<dyn Fn() -> bool + Send + Sync>) -> impl Future<Output = ()> + Send + use<> {
-        InlineWriter::new(self.0.shared.clone(), self.0.writer.clone()).run(may)
+        Ok(Store(Arc::new(Handle { shared, writer: Mutex::new(Some(thread)) })))
     }
 
     /// Appends records that continue the log. They are readable when this returns; `done` is called after the barrier,
-    /// in the order of the calls, on the thread that writes: it must be quick. Waits while the queue is full; dropped
+    /// in the order of the calls, on the writer's thread: it must be quick. Waits while the queue is full; dropped
     /// before it returns, it has either done nothing or all.
     pub async fn append(&self, records: Vec<Record>, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
         self.submit(Box::new(done), records.iter().map(|record| record.payload.len()).sum(), |state| {
@@ -363,7 +341,8 @@ impl Store {
                     match change(&mut state) {
                         Ok(work) => {
                             state.queue.push(Command { work, done });
-                            return shared.call_writer(&mut state);
+                            shared.work.notify_one();
+                            return;
                         }
                         Err(error) => break error,
                     }
@@ -377,19 +356,13 @@ impl Store {
 
 impl Handle {
     fn end(&self) {
-        let inline = {
-            let mut state = self.shared.state.lock();
-            state.closed = true;
-            state.inline.at_work
-        };
+        self.shared.state.lock().closed = true;
         self.shared.work.notify_all();
-        self.shared.inline_work.notify_one();
         self.shared.room.notify_waiters();
-        if let Some(thread) = self.thread.lock().take() {
-            // A callback may drop the last handle: who writes cannot wait for the end of the writing.
-            let here = std::thread::current().id();
-            if thread.thread().id() != here && inline != Some(here) {
-                let _ = thread.join();
+        if let Some(writer) = self.writer.lock().take() {
+            // A callback may drop the last handle: the writer cannot wait for itself.
+            if writer.thread().id() != std::thread::current().id() {
+                let _ = writer.join();
             }
         }
         let files = self.shared.state.lock().files.take();

@@ -71,26 +71,6 @@ impl FreeSpace {
     }
 }
 
-/// How long a sync counts as having taken, where it is judged whether the disk is fast.
-#[derive(Clone, Debug, Default)]
-pub enum SyncTime {
-    /// As long as it took.
-    #[default]
-    Measured,
-    /// Microseconds that a test sets.
-    Given(Arc<AtomicU64>),
-}
-
-impl SyncTime {
-    /// What counts for a sync that took so long.
-    pub(crate) fn of(&self, measured: Duration) -> Duration {
-        match self {
-            SyncTime::Measured => measured,
-            SyncTime::Given(micros) => Duration::from_micros(micros.load(std::sync::atomic::Ordering::SeqCst)),
-        }
-    }
-}
-
 /// Called once, after the barrier or on failure. It must be quick: everything else waits behind it.
 pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
@@ -139,8 +119,6 @@ pub struct Options {
     pub trace_marks: bool,
     /// Where the figure for free space comes from.
     pub free_space: FreeSpace,
-    /// How long a sync counts as having taken.
-    pub sync_time: SyncTime,
 }
 
 impl Options {
@@ -162,7 +140,6 @@ impl Options {
             archive_after: Duration::from_secs(1),
             trace_marks: false,
             free_space: FreeSpace::Disk,
-            sync_time: SyncTime::Measured,
         }
     }
 }

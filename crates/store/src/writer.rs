@@ -1,10 +1,8 @@
-//! The writer of the journal: drain the queue, one write, one sync, complete all callbacks in order (`ARCHITECTURE.md`,
-//! The way of a write). It is behind a lock, and whoever holds the lock is the writer: a thread of its own, or, while
-//! the disk is fast, a task of the callers (`inline.rs`). sled follows on another thread (`archiver.rs`), when the
-//! writer's thread says so: as the journal fills, when nothing was asked for in a while, and at the end.
+//! The one thread that writes the journal: drain the queue, one write, one sync, complete all callbacks in order
+//! (`ARCHITECTURE.md`, The way of a write). sled follows on a thread of its own (`archiver.rs`), when this one says so:
+//! as the journal fills, when nothing was asked for in a while, and at the end.
 //!
-//! It must never call back before what is asked for is durable, and never write again after a failure. Nobody takes
-//! anything from the queue without the lock, so the order of calls is the order on the disk and that of callbacks.
+//! It must never call back before what is asked for is durable, and never write again after a failure.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lockkeeper_mutants::{invariant, mutant};
-use parking_lot::Mutex;
 
 use crate::ack_watermark::{AckWatermark, AckWatermarkFile};
 use crate::archiver::Archiver;
@@ -24,26 +21,18 @@ use crate::fsync::{Marks, io_failure};
 use crate::journal::durable_log::DurableLog;
 use crate::journal::frame::{CHANGE_HEADER_BYTES, Change};
 use crate::journal::segment::DiskSegment;
-use crate::log_state::{StoreShared, Turn, WriterThread};
+use crate::log_state::{StoreShared, Turn};
 use crate::open::panic_text;
-use crate::pace::SyncPace;
 use crate::position::LogPosition;
-use crate::queue::{Command, Queue, Work};
+use crate::queue::{Command, Work};
 use crate::watchdog::Watchdog;
 
 /// The committed mark rides along with a batch at most this often; losing it costs nothing but a slower start.
 const COMMITTED_EVERY: Duration = Duration::from_millis(200);
-/// What it adds to a frame at most.
-const MARK_BYTES: usize = CHANGE_HEADER_BYTES + MAX_META_BYTES;
 /// Commands share a frame up to so many bytes.
 const SHARED_FRAME_BYTES: usize = 1024 * 1024;
 /// What of the log in memory goes at a time, when sled has it.
 const EVICTED_BYTES: usize = 16 * 1024;
-/// A caller's thread waits for no more than so many bytes: more of them take a while even on a fast disk.
-const INLINE_BYTES: usize = 64 * 1024;
-
-/// The writer, until it has ended.
-pub(crate) type WriterLock = Mutex<Option<Writer>>;
 
 /// Everything that only the writer touches.
 pub(crate) struct Writer {
@@ -60,22 +49,8 @@ pub(crate) struct Writer {
     pub(crate) is_old: bool,
     /// When something was last asked for.
     pub(crate) asked_at: Instant,
-    pub(crate) pace: SyncPace,
     /// For error texts.
     pub(crate) dir: PathBuf,
-}
-
-/// The thread: works until the store is closed or fails.
-pub(crate) fn run(shared: &StoreShared, writer: &WriterLock) {
-    loop {
-        let alarm = writer.lock().as_ref().and_then(Writer::rests_at);
-        let turn = shared.next_turn(alarm);
-        let mut held = writer.lock();
-        if held.as_mut().and_then(|writer| writer.guarded(|writer| writer.turn(&turn))) != Some(true) {
-            *held = None;
-            return;
-        }
-    }
 }
 
 /// How commands are made durable.
@@ -96,85 +71,37 @@ struct Applied {
 }
 
 impl Writer {
-    /// Does a part of the work. If that fails or panics, so has the store, and there is no result.
-    fn guarded<T>(&mut self, part: impl FnOnce(&mut Self) -> Result<T, FatalError>) -> Option<T> {
-        let result = catch_unwind(AssertUnwindSafe(|| part(self)));
-        let result = result.unwrap_or_else(|panic| Err(self.panicked(&*panic)));
-        result
-            .map_err(|error| {
-                self.watchdog.end();
-                self.shared.fail(&error);
-            })
-            .ok()
+    /// Works until the store is closed or fails.
+    pub(crate) fn run(mut self) {
+        let result = catch_unwind(AssertUnwindSafe(|| self.work()));
+        self.watchdog.end();
+        if let Err(error) = result.unwrap_or_else(|panic| Err(self.panicked(&*panic))) {
+            self.shared.fail(&error);
+        }
     }
 
     fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> FatalError {
         FatalError::Panicked { file: self.dir.clone(), what: panic_text(panic) }
     }
 
-    /// A turn of the thread; says whether there may be another.
-    fn turn(&mut self, turn: &Turn) -> Result<bool, FatalError> {
-        match turn {
-            Turn::Batch => {
-                let batch = self.shared.take_queue(&mut self.shared.state.lock());
-                self.write(batch, false)?;
-                self.log.archive_if_full()?;
-                self.leave_to_sled();
+    fn work(&mut self) -> Result<(), FatalError> {
+        loop {
+            match self.shared.next_turn(self.rests_at()) {
+                Turn::Batch(batch) => {
+                    self.asked_at = Instant::now();
+                    self.write(batch)?;
+                    self.log.archive_if_full()?;
+                    self.leave_to_sled();
+                }
+                Turn::Other => self.rest()?,
+                Turn::End if self.shared.failure.get().is_some() => return Ok(()),
+                Turn::End => return self.finish(),
             }
-            Turn::Other => self.rest()?,
-            Turn::End if self.shared.failure.get().is_some() => return Ok(false),
-            Turn::End => return self.finish().map(|()| false),
-        }
-        self.shared.state.lock().inline.is_fast = self.is_fast();
-        Ok(true)
-    }
-
-    /// Whether the disk is fast, and nobody else is known to use it.
-    fn is_fast(&self) -> bool {
-        self.pace.is_fast() && !self.log.is_sled_at_work()
-    }
-
-    /// Writes what waits on the caller's thread, if that is one short sync. Otherwise the thread is called.
-    pub(crate) fn write_inline(&mut self) {
-        let batch = {
-            let mut state = self.shared.state.lock();
-            if state.queue.is_empty() {
-                // The thread was faster.
-                return;
-            }
-            if !state.inline.is_open() || !self.takes_at_once(&state.queue) {
-                return self.shared.call_thread(&mut state);
-            }
-            state.inline.at_work = Some(std::thread::current().id());
-            self.shared.take_queue(&mut state)
-        };
-        let written = self.guarded(|writer| writer.write(batch, true));
-        let mut state = self.shared.state.lock();
-        state.inline.at_work = None;
-        if written.is_none() {
-            return;
-        }
-        state.inline.is_fast = self.is_fast();
-        // sled is the thread's business. An alarm that it has comes early enough.
-        let has_alarm = state.thread == WriterThread::Waits { has_alarm: true };
-        if self.log.is_full() || (self.rests_at().is_some() && !has_alarm) {
-            state.woken = true;
-            self.shared.call_thread(&mut state);
         }
     }
 
-    /// Whether all that waits is one frame, which waits for nothing but its sync.
-    fn takes_at_once(&self, queue: &Queue) -> bool {
-        let bytes = queue.works().try_fold(0, |sum, work| match (work, self.way(work)) {
-            (Work::Append(_) | Work::Vote { .. } | Work::Nothing, Way::Shared(bytes)) => Some(sum + bytes),
-            _ => None,
-        });
-        bytes.is_some_and(|bytes| bytes <= INLINE_BYTES && self.log.takes_at_once(bytes + MARK_BYTES))
-    }
-
-    /// Makes a batch durable, group by group, and calls all of its callbacks in every case. `inline`: its caller waits.
-    fn write(&mut self, batch: Vec<Command>, inline: bool) -> Result<(), FatalError> {
-        self.asked_at = Instant::now();
+    /// Makes a batch durable, group by group, and calls all of its callbacks in every case.
+    fn write(&mut self, batch: Vec<Command>) -> Result<(), FatalError> {
         let mut left = VecDeque::from(batch);
         while !left.is_empty() {
             let (mut group, way) = self.next_group(&mut left);
@@ -182,7 +109,10 @@ impl Writer {
                 self.mark(&group);
                 group.iter_mut().for_each(|command| std::mem::replace(&mut command.done, Box::new(|_| {}))(Ok(())));
             }
-            let result = self.make_durable_watched(&group, way, inline);
+            self.watchdog.begin();
+            let result = catch_unwind(AssertUnwindSafe(|| self.make_durable(&group, way)));
+            self.watchdog.end();
+            let result = result.unwrap_or_else(|panic| Err(self.panicked(&*panic)));
             // If the watchdog fired meanwhile, the store has failed: too late to acknowledge.
             let result = result.and_then(|()| self.shared.failure.get().map_or(Ok(()), Err));
             if let Err(error) = result {
@@ -195,22 +125,6 @@ impl Writer {
             group.into_iter().for_each(|command| (command.done)(Ok(())));
         }
         Ok(())
-    }
-
-    fn make_durable_watched(&mut self, group: &[Command], way: Way, inline: bool) -> Result<(), FatalError> {
-        // Another one's failure: nothing is written after it.
-        self.shared.failure.get().map_or(Ok(()), Err)?;
-        let (began, frame) = (Instant::now(), self.log.number());
-        self.watchdog.begin();
-        let result = catch_unwind(AssertUnwindSafe(|| self.make_durable(group, way)));
-        self.watchdog.end();
-        if self.log.number() > frame {
-            self.pace.note(self.shared.options.sync_time.of(began.elapsed()), inline);
-            if inline {
-                metrics::counter!("lockkeeper_store_inline_syncs_total").increment(1);
-            }
-        }
-        result.unwrap_or_else(|panic| Err(self.panicked(&*panic)))
     }
 
     /// The commands that become durable together, and how.
@@ -296,7 +210,7 @@ impl Writer {
         if changes.is_empty() {
             return Ok(());
         }
-        let takes_a_mark = self.log.takes(bytes + MARK_BYTES);
+        let takes_a_mark = self.log.takes(bytes + CHANGE_HEADER_BYTES + MAX_META_BYTES);
         if takes_a_mark && self.committed_at.elapsed() >= COMMITTED_EVERY {
             changes.extend(self.newer_committed().map(Change::Committed));
         }
@@ -362,7 +276,7 @@ impl Writer {
     /// Nothing was asked for in a while, or the archiver is done with something.
     fn rest(&mut self) -> Result<(), FatalError> {
         self.watchdog.begin();
-        self.log.archive_if_full()?;
+        self.log.take_notice()?;
         if self.rests_at().is_some_and(|at| at <= Instant::now()) {
             self.log.empty_some()?;
         }

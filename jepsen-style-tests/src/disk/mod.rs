@@ -52,17 +52,13 @@ const TRACER: [&str; 14] = [
     "-e",
     "signal=none",
 ];
-/// What makes a node take its disk for a fast one, which it is not for a tracer.
-pub(crate) const INLINE_SYNCS: &str = "LOCKKEEPER_TESTING__INLINE_SYNCS";
 const TRACE: &str = "{node}/trace";
 /// How long a tracer may take to end after the process that it traced.
 const TRACE_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Makes the nodes write traces. For a cluster that is not started yet, and without a tracer of its own. Followers sync
-/// inline although syncs are slow.
+/// Makes the nodes write traces. For a cluster that is not started yet, and without a tracer of its own.
 pub fn prepare(options: &mut Options) {
     options.wrap.extend(TRACER.iter().chain(&["-o", TRACE]).map(ToString::to_string));
-    options.environment.push((INLINE_SYNCS.into(), "true".into()));
 }
 
 /// Whether a trace can be taken on this machine, for one who cannot wait: it runs `strace true`.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::executor::block_on;
 use lockkeeper_checkers::skip::has;
-use lockkeeper_store::{FatalError, Identity, LogPosition, OpenError, Opened, Options, Record, Store, SyncTime};
+use lockkeeper_store::{FatalError, Identity, LogPosition, OpenError, Opened, Options, Record, Store};
 use rand::{Rng as _, SeedableRng as _};
 
 use super::calls::TraceReader;
@@ -33,8 +33,6 @@ fn open(dir: &Path) -> Result<(Store, Opened), OpenError> {
         journal_segment_bytes: 32 * 1024,
         archive_after: Duration::from_millis(30),
         tail_cache_bytes: 0,
-        // Fast as long as it is asked whether to sync inline.
-        sync_time: SyncTime::Given(Arc::default()),
         ..Options::new(fatal)
     };
     Store::open(dir, &Identity { cluster: "test".into(), node: 1, directory: 0xD1 }, options)
@@ -64,15 +62,9 @@ fn working_process() {
     let (Ok(dir), Ok(seed)) = (std::env::var(DIR), std::env::var(WORK_SEED)) else { return };
     #[cfg(mutants)]
     lockkeeper_mutants::from_env().unwrap();
-    let seed = seed.parse().unwrap();
-    let mut random = StdRng::seed_from_u64(seed);
+    let mut random = StdRng::seed_from_u64(seed.parse().unwrap());
     for _ in 0..2 {
         let (store, opened) = open(Path::new(&dir)).unwrap();
-        if seed % 2 == 1 {
-            let task = store.sync_inline(Arc::new(|| true));
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            std::thread::spawn(move || runtime.block_on(task));
-        }
         work(&store, &opened, &mut random);
         store.close().unwrap();
         say("closed");

@@ -36,7 +36,6 @@ mod rotate;
 mod round_trips;
 mod scenario;
 mod sharing;
-mod slow_disk;
 mod soak;
 mod socket;
 mod stop_under_waiters;
@@ -360,11 +359,6 @@ proofs! { context =>
     "all nodes frozen for 12 s under load: none takes its own pause for a stuck disk, writes go on, nothing \
         acknowledged is lost (P4, P10)";
     n = context.rounds_or(20), minutes(3) + 3 * n * frozen::FROZEN_FOR, frozen::run(context, n);
-
-    "slow-disk", Never,
-    "the disk of the leader and of followers stalls for 3 s under load: the others answer meanwhile, the leader stays, \
-        no session ends; a leader that syncs inline is replaced (P5, P10)";
-    n = context.rounds_or(4), minutes(4 + n), slow_disk::run(context, n);
 
     "two-clusters", Beside(""),
     "two clusters of one name behind one list of endpoints, restored and recovered ones among them: no lock that one \

@@ -10,7 +10,7 @@ use lockkeeper_api::cluster::{Member, Role};
 use lockkeeper_checkers::sync_trace::{self, Report};
 
 use super::writers::{Writers, Writing};
-use crate::disk::{INLINE_SYNCS, tracer_works};
+use crate::disk::tracer_works;
 use crate::proofs::prelude::*;
 
 const WRITERS_PER_NODE: usize = 4;
@@ -66,9 +66,7 @@ struct Traced {
 async fn traced_run(context: &Context, name: &str, seconds: u64, flush_only: bool) -> Result<Traced, Failed> {
     let mut wrap: Vec<String> = TRACER.iter().map(ToString::to_string).collect();
     wrap.extend(["-o".into(), "{node}/trace".into()]);
-    // Leaders sync on a thread, followers inline.
-    let switches = ["LOCKKEEPER_TESTING__TRACE_MARKS", INLINE_SYNCS];
-    let mut environment: Vec<_> = switches.map(|switch| (switch.to_owned(), "true".to_owned())).into();
+    let mut environment = vec![("LOCKKEEPER_TESTING__TRACE_MARKS".to_owned(), "true".to_owned())];
     if flush_only {
         environment.push(("LOCKKEEPER_TESTING__FLUSH_ONLY".to_owned(), "true".to_owned()));
     }

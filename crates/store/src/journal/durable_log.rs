@@ -92,16 +92,6 @@ impl<F: SegmentFile, S: SledTasks> DurableLog<F, S> {
         self.journal.takes(bytes)
     }
 
-    /// Whether a frame with changes of so many bytes is one write and one sync, of nothing else and without a wait.
-    pub(crate) fn takes_at_once(&self, bytes: usize) -> bool {
-        self.takes(bytes) && (self.journal.has_room_for(bytes) || self.journal.next_is_free())
-    }
-
-    /// Whether sled is at a task.
-    pub(crate) fn is_sled_at_work(&self) -> bool {
-        self.under_way.is_some()
-    }
-
     /// Payload bytes that sled does not have.
     pub(crate) fn unarchived_bytes(&self) -> u64 {
         self.unarchived.bytes()
@@ -251,20 +241,15 @@ impl<F: SegmentFile, S: SledTasks> DurableLog<F, S> {
         Ok(())
     }
 
-    /// Has sled given the oldest segment if the journal is full.
+    /// Has sled given the oldest segment when few are left, or when small records take more memory than the journal has
+    /// bytes.
     pub(crate) fn archive_if_full(&mut self) -> Result<(), FatalError> {
         self.take_notice()?;
-        if self.is_full() {
+        let are_few_left = self.journal.released_segments() <= (self.journal.segments() - 1) / 2;
+        if are_few_left || self.unarchived.memory_bytes() > self.journal.bytes() {
             self.archive_next();
         }
         Ok(())
-    }
-
-    /// Whether few segments are left, or small records take more memory than the journal has bytes, and sled is at
-    /// nothing.
-    pub(crate) fn is_full(&self) -> bool {
-        let are_few_left = self.journal.released_segments() <= (self.journal.segments() - 1) / 2;
-        self.under_way.is_none() && (are_few_left || self.unarchived.memory_bytes() > self.journal.bytes())
     }
 
     /// Takes notice of what sled has done.

@@ -177,12 +177,7 @@ impl<F: SegmentFile> Journal<F> {
 
     /// Whether the frame goes into the present segment, with a sector to spare.
     pub(crate) fn has_room(&self) -> bool {
-        self.has_room_for(self.body_bytes())
-    }
-
-    /// Whether a frame with changes of so many bytes does.
-    pub(crate) fn has_room_for(&self, body_bytes: usize) -> bool {
-        self.at + frame::padded_bytes(body_bytes) + SECTOR_BYTES <= self.segment_bytes
+        self.at + frame::padded_bytes(self.body_bytes()) + SECTOR_BYTES <= self.segment_bytes
     }
 
     fn next_segment(&self) -> usize {

@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::thread::JoinHandle;
 
 use futures::executor::block_on;
-use lockkeeper_store::{Done, FatalError, Identity, LogPosition, Opened, Options, Record, Store, StoreError, SyncTime};
+use lockkeeper_store::{Done, FatalError, Identity, LogPosition, Opened, Options, Record, Store, StoreError};
 
 /// Ends the test when the store fails.
 pub(crate) fn options() -> Options {
@@ -19,18 +18,6 @@ pub(crate) fn options_with_failures() -> (Options, Receiver<FatalError>) {
     let (send, failures) = channel();
     let fatal = Arc::new(move |error| send.send(error).unwrap());
     (Options { fatal, ..options() }, failures)
-}
-
-/// Options with which every disk counts as fast.
-pub(crate) fn with_fast_disk(options: Options) -> Options {
-    Options { sync_time: SyncTime::Given(Arc::default()), ..options }
-}
-
-/// The task that syncs inline, on a runtime of its own, because tests wait for callbacks without one. It ends with the
-/// store.
-pub(crate) fn sync_inline(store: &Store) -> JoinHandle<()> {
-    let task = store.sync_inline(Arc::new(|| true));
-    std::thread::spawn(|| tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(task))
 }
 
 pub(crate) fn identity() -> Identity {

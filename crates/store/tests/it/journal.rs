@@ -12,9 +12,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
-use crate::common::{
-    all, append, identity, options, record, records, sized_record, sync_inline, vote, wait, with_fast_disk,
-};
+use crate::common::{all, append, identity, options, record, records, sized_record, vote, wait};
 
 /// Longer than any test.
 const NEVER: Duration = Duration::from_secs(3_600);
@@ -134,16 +132,14 @@ fn whatever_sled_has_of_it_the_log_is_the_same() {
             journal_segment_bytes: *[2 * 4096, 16 * 1024, 128 * 1024].choose(random).unwrap(),
             segment_bytes: *[512 * 1024, 4 * 1024 * 1024].choose(random).unwrap(),
             tail_cache_bytes: 0,
-            ..with_fast_disk(options())
+            ..options()
         };
-        for life in 0..4 {
+        for _ in 0..4 {
             let archive_after = *[Duration::ZERO, Duration::from_millis(2), NEVER].choose(random).unwrap();
             let (store, opened) = reopened(dir.path(), &Options { archive_after, ..of_directory.clone() });
             model.compare(&store, &opened);
-            let inline = (life % 2 == 1).then(|| sync_inline(&store));
             let (send, done) = std::sync::mpsc::channel();
-            // A disk counts as fast only after 64 syncs.
-            let steps = random.random_range(1..40) * if inline.is_some() { 10 } else { 1 };
+            let steps = random.random_range(1..40);
             for _ in 0..steps {
                 model.step(&store, random, &send);
                 if random.random_bool(0.1) {
@@ -155,7 +151,6 @@ fn whatever_sled_has_of_it_the_log_is_the_same() {
             }
             (0..steps).for_each(|_| done.recv().unwrap());
             store.close().unwrap();
-            inline.into_iter().for_each(|task| task.join().unwrap());
         }
         let (store, opened) = reopened(dir.path(), &of_directory);
         model.compare(&store, &opened);

@@ -4,7 +4,6 @@
 
 mod common;
 mod damage;
-mod inline;
 mod journal;
 mod kill;
 mod load;

@@ -11,17 +11,11 @@ use lockkeeper_checkers::skip::has;
 use lockkeeper_checkers::sync_trace;
 use lockkeeper_store::{Barrier, LogPosition, Options, Store};
 
-use crate::common::{append, identity, options, record, sized_record, sync_inline, wait, with_fast_disk};
+use crate::common::{append, identity, options, record, sized_record, wait};
 
 const DIR: &str = "LOCKKEEPER_TRACED_DIR";
 const AT_WORK: &str = "trace::traced_process";
 const FLUSH_ONLY: &str = "LOCKKEEPER_TRACED_FLUSH_ONLY";
-/// Set where syncs are to be made inline, too.
-const INLINE: &str = "LOCKKEEPER_TRACED_INLINE";
-
-const APPENDS: u64 = 200;
-/// The disk counts as fast only after 64 syncs.
-const APPENDS_INLINE: u64 = 1_000;
 
 /// Not a test by itself: what the traced process runs.
 #[test]
@@ -32,13 +26,11 @@ fn traced_process() {
         println!("fatal: {error}");
         std::process::exit(3);
     });
-    let options = Options { trace_marks: true, barrier, fatal, ..with_fast_disk(options()) };
+    let options = Options { trace_marks: true, barrier, fatal, ..options() };
     let (store, _) = Store::open(Path::new(&dir), &identity(), options).unwrap();
-    let inline = std::env::var(INLINE).is_ok().then(|| sync_inline(&store));
     let (send, acknowledged) = channel();
     let mut waiting = 0;
-    let appends = if inline.is_some() { APPENDS_INLINE } else { APPENDS };
-    for index in 0..appends {
+    for index in 0..200_u64 {
         let done = send.clone();
         let payload_bytes = if index % 20 == 7 { 10_000 } else { 200 };
         block_on(store.append(
@@ -59,7 +51,6 @@ fn traced_process() {
         }
     }
     store.close().unwrap();
-    inline.into_iter().for_each(|task| task.join().unwrap());
 }
 
 /// Not a test by itself: large appends, which sled is given, a purge of nearly all of them, rest, in which sled
@@ -148,7 +139,7 @@ fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    // Counted by thread: the fortieth of the writer's.
+    // Counted by thread: the writer's fortieth.
     let (code, trace, printed) = traced(dir.path(), AT_WORK, false, &["-e", "inject=fdatasync:error=EIO:when=40"]);
     assert_eq!(code, Some(3), "the hook ends the process: {printed}");
     assert!(printed.contains("fatal: cannot") && printed.contains("Input/output error"), "{printed}");
@@ -157,60 +148,6 @@ fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
     assert!(!after.contains("fdatasync("), "synced again after a failed sync");
     let report = sync_trace::check(trace.lines());
     assert!(report.holds(), "what was acknowledged before: {report}");
-}
-
-/// The threads that wrote a line of the trace with this text, in order.
-fn threads<'a>(trace: &'a str, text: &str) -> Vec<&'a str> {
-    trace.lines().filter(|line| line.contains(text)).filter_map(|line| line.split_once(' ')).map(|(id, _)| id).collect()
-}
-
-#[test]
-fn what_is_synced_inline_is_acknowledged_no_earlier() {
-    if !has("strace, and leave to trace", strace_works) {
-        return;
-    }
-    let inline = ["-E", &format!("{INLINE}=1")];
-    let dir = tempfile::tempdir().unwrap();
-    let (code, trace, printed) = traced(dir.path(), AT_WORK, false, &inline);
-    assert_eq!(code, Some(0), "{printed}");
-    let report = sync_trace::check(trace.lines());
-    let acknowledged = threads(&trace, "\"ack append");
-    let by_caller = acknowledged.iter().filter(|thread| **thread != acknowledged[0]).count();
-    println!("{report}; {by_caller} appends inline");
-    assert!(report.holds(), "{report}");
-    assert_eq!((report.appends, report.votes), (APPENDS_INLINE, APPENDS_INLINE / 10));
-    assert!(by_caller >= 20, "only {by_caller} were synced inline");
-    // Without the sync the check says so of these, too.
-    let dir = tempfile::tempdir().unwrap();
-    let (code, trace, printed) = traced(dir.path(), AT_WORK, true, &inline);
-    assert_eq!(code, Some(0), "{printed}");
-    let report = sync_trace::check(trace.lines());
-    assert!(report.violations > APPENDS_INLINE, "{report}");
-}
-
-#[test]
-fn after_a_failed_sync_inline_nothing_is_acknowledged_or_tried_again() {
-    if !has("strace, and leave to trace", strace_works) {
-        return;
-    }
-    // Counted by thread: whichever comes to it first. The writer's has made 64 when the other begins.
-    for when in [90, 120, 150, 180, 210] {
-        let dir = tempfile::tempdir().unwrap();
-        let fault = format!("inject=fdatasync:error=EIO:when={when}");
-        let (code, trace, printed) = traced(dir.path(), AT_WORK, false, &["-E", &format!("{INLINE}=1"), "-e", &fault]);
-        let Some((before, after)) = trace.split_once("EIO") else { continue };
-        assert_eq!(code, Some(3), "the hook ends the process: {printed}");
-        assert!(printed.contains("fatal: cannot") && printed.contains("Input/output error"), "{printed}");
-        assert!(!after.contains("\"ack "), "acknowledged after a failed sync");
-        assert!(!after.contains("fdatasync("), "synced again after a failed sync");
-        let report = sync_trace::check(trace.lines());
-        assert!(report.holds(), "what was acknowledged before: {report}");
-        let failed = before.lines().last().and_then(|line| line.split_once(' ')).map(|(id, _)| id);
-        if failed != threads(&trace, "\"ack append").first().copied() {
-            return;
-        }
-    }
-    panic!("the writer's thread alone came to the fault");
 }
 
 /// Of what sled has written since the last sync, a power failure leaves any part. More than one segment begun in

@@ -1,6 +1,5 @@
-//! openraft's log storage on top of `lockkeeper-store`. The store completes the callbacks, on its writer's thread or in
-//! its task that syncs inline, and never before the call has returned; openraft awaits a vote, a truncation and a purge
-//! mark.
+//! openraft's log storage on top of `lockkeeper-store`. The store's writer thread completes the callbacks; openraft
+//! awaits a vote, a truncation and a purge mark.
 //!
 //! All of it runs on the runtime's threads, so nothing here may block: an append waits for room as a task does, and a
 //! read that memory cannot answer goes to the place for blocking work.
