@@ -107,11 +107,9 @@ impl Consensus {
         };
         let busy = LogLimits { snapshot_every_bytes: config.snapshot_every_bytes, keep_bytes: config.keep_bytes };
         let compactor = LogCompactor::new(log.size(), snapshots.clone(), busy);
-        let tasks = Tasks::default();
         let network = Network::new(peers.clone(), time.clone(), snapshots.clone(), place.clone(), &log);
-        let commit_waits = network.commit_waits();
-        let raft = Raft::new(config.node, raft_config, network, log.clone(), adapter).await;
-        let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
+        let (tasks, commit_waits) = (Tasks::default(), network.commit_waits());
+        let raft = Raft::new(config.node, raft_config, network, log.clone(), adapter).await.map_err(not_started)?;
 
         let (leadership_sender, leadership) = watch::channel(Leadership::default());
         let (members_sender, members) = watch::channel(Members::default());
@@ -378,4 +376,8 @@ fn raft_config(config: &Config) -> Result<openraft::Config, StartError> {
         ..openraft::Config::default()
     };
     raft.validate().map_err(|error| StartError::Config(error.to_string()))
+}
+
+fn not_started(error: impl std::fmt::Display) -> StartError {
+    StartError::Raft(error.to_string())
 }

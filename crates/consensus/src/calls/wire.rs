@@ -75,7 +75,7 @@ pub(crate) struct AppendReply {
     pub(crate) observes: bool,
 }
 
-/// Behind an answer to an append: nobody observes the log at its sender. An earlier program neither writes nor reads it.
+/// Behind an answer to an append: nobody observes the log at its sender. Earlier programs neither write nor read it.
 const NOBODY_OBSERVES: u8 = 0;
 
 pub(crate) fn encode_append_reply(reply: &AppendReply) -> io::Result<Bytes> {

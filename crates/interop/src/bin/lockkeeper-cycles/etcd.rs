@@ -1,6 +1,6 @@
-//! etcd's lock recipe, that of `client/v3/concurrency` since etcd 3.5: a lease, a key below the lock's prefix written by
-//! a transaction, a watch on the key before the own one until it is deleted, and after a wait a look whether the own key
-//! is still there.
+//! etcd's lock recipe, that of `client/v3/concurrency` since etcd 3.5: a lease, a key below the lock's prefix written
+//! by a transaction, a watch on the key before the own one until it is deleted, and after a wait a look whether the own
+//! key is still there.
 
 use std::time::Duration;
 
