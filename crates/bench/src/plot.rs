@@ -368,7 +368,7 @@ mod tests {
         let figures = |at: u32| Figures {
             locks: Locks::Own,
             line: at.to_string(),
-            ours: at % 3 == 0,
+            ours: at.is_multiple_of(3),
             over: 1.0,
             cycles_per_second: 1.0,
             acquire_us: None,

@@ -109,6 +109,7 @@ const _: () = {
 
 /// The swarm's plan for a seed, with what this mutant needs to show itself among its faults and work.
 pub fn plan(mutant: Option<Mutant>, seed: u64) -> Plan {
+    use FaultKind as F;
     let mut plan = Plan::draw(seed);
     let Some(mutant) = mutant else { return plan };
     let (faults, work) = needs(mutant).unwrap_or_default();
