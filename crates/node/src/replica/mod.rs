@@ -590,7 +590,7 @@ mod tests {
         let (replica, _reported) = replica();
         assert!(!replica.is_observed());
         let path = NodePath::parse("/a").unwrap();
-        let waiting = replica.waiters.register(&[path.clone()], 0, path.clone());
+        let waiting = replica.waiters.register(std::slice::from_ref(&path), 0, path.clone());
         assert!(replica.is_observed());
         drop(waiting);
         assert!(!replica.is_observed());
