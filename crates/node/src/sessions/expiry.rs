@@ -33,18 +33,14 @@ impl LeaderTasks {
         loop {
             let leads = leadership.borrow().leading || mutant!(ExpireByDeposedLeader);
             let due = next_tick(clock.now(), tick);
-            let ticked = async {
-                match leads {
-                    true => clock.sleep_until(due).await,
-                    false => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = ticked => {}
+                () = clock.sleep_until(due), if leads => {}
                 // A new leader starts its record at once: until then it acknowledges no keepalive.
                 Ok(()) = leadership.changed() => {}
+                else => return,
             }
-            let late = clock.now().saturating_sub(due);
+            // A follower waits for no tick, so none of its ticks comes late.
+            let late = if leads { clock.now().saturating_sub(due) } else { Duration::ZERO };
             let Some(term) = self.start_term().await else { continue };
             if late > LATE {
                 tracing::warn!(

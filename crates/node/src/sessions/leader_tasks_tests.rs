@@ -185,6 +185,33 @@ impl Fixture {
     }
 }
 
+/// It followed for an hour, and has looked at no clock meanwhile.
+#[tokio::test]
+async fn a_new_leader_puts_no_expiry_off_for_the_time_for_which_it_followed() {
+    let stage = stage();
+    stage.replication.leadership.send_modify(|leadership| leadership.leading = false);
+    let config = NodeConfig::new(Config::new("test", 1, [(1, "here".to_owned())].into()));
+    let proposer = Proposer::start(&config, 1, stage.replica.clone(), stage.replication.clone());
+    let tasks = stage.tasks.clone();
+    let running = tokio::spawn(async move { tasks.run_expiry(Duration::from_millis(100), &proposer).await });
+    tokio::task::yield_now().await;
+    stage.pass(3_600_000);
+    stage.replication.leadership.send_modify(|leadership| leadership.leading = true);
+    while stage.replica.sessions.with(|records| records.leader.is_none()) {
+        tokio::task::yield_now().await;
+    }
+    // Tick by tick, as none of them is to be late.
+    for _ in 0..=SILENT / 100 {
+        stage.pass(100);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let is_named = || with_tracker(&stage.replica, |tracker, _| tracker.liveness(MINE) == Liveness::Expiring);
+    assert!(is_named(), "silent for an hour, and proposed for expiry");
+    running.abort();
+}
+
 /// A session that was found silent asks for a lock before its expiry is decided, and is told that it holds.
 #[tokio::test]
 async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
