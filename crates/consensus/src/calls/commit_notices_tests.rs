@@ -299,6 +299,17 @@ fn a_full_pipeline_holds_nothing_back() {
     assert!(stage.pauses.next().now_or_never().flatten().is_none());
 }
 
+#[test]
+fn behind_several_appends_it_is_not_held_back() {
+    let mut stage = stage();
+    for index in 2..=3 {
+        stage.append(index);
+        assert_eq!(stage.said_next(), Some((index - 1, index, 1)));
+    }
+    stage.commit(2);
+    assert_eq!(stage.said_next(), Some((3, 3, 2)));
+}
+
 /// The follower has not said that nobody waits there.
 #[test]
 fn a_follower_that_says_nothing_is_told_at_once() {
