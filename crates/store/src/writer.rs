@@ -146,15 +146,8 @@ impl Writer {
     }
 
     fn way(&self, work: &Work) -> Way {
-        let bytes = match work {
-            // One more for the start of the log.
-            Work::Append(records) => work.bytes() + (records.len() + 1) * CHANGE_HEADER_BYTES,
-            Work::Vote { vote, .. } => vote.len() + CHANGE_HEADER_BYTES,
-            Work::Truncate(_) if self.lowers_watermark(work) => return Way::Alone,
-            Work::Truncate(_) | Work::Purge(_) => CHANGE_HEADER_BYTES,
-            Work::Nothing => 0,
-        };
-        if self.log.takes(bytes) { Way::Shared(bytes) } else { Way::Alone }
+        let bytes = bytes_of_changes(work);
+        if self.lowers_watermark(work) || !self.log.takes(bytes) { Way::Alone } else { Way::Shared(bytes) }
     }
 
     fn lowers_watermark(&self, work: &Work) -> bool {
@@ -237,7 +230,7 @@ impl Writer {
             }
             // A segment takes each of them.
             Work::Vote { .. } | Work::Purge(_) | Work::Nothing => {
-                self.write_frame(std::slice::from_ref(command), command.work.bytes() + CHANGE_HEADER_BYTES)
+                self.write_frame(std::slice::from_ref(command), bytes_of_changes(&command.work))
             }
         }
     }
@@ -336,6 +329,17 @@ impl Writer {
         self.watchdog.end();
         Ok(())
     }
+}
+
+/// What a command adds to a frame.
+fn bytes_of_changes(work: &Work) -> usize {
+    let changes = match work {
+        // One more for the start of the log.
+        Work::Append(records) => records.len() + 1,
+        Work::Vote { .. } | Work::Truncate(_) | Work::Purge(_) => 1,
+        Work::Nothing => 0,
+    };
+    work.bytes() + changes * CHANGE_HEADER_BYTES
 }
 
 /// The changes that the commands make, in order. `begins`: the log is empty and was never purged.
