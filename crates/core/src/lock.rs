@@ -10,12 +10,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::ids::{FencingToken, RequestId};
 use crate::limits::{MAX_DELAY_MS, MAX_PERMITS};
-use crate::path::{NodePath, PathError};
+use crate::path::{NodePath, ParsedText, PathError};
 
 /// The directory under which native locks live.
 pub const LOCKS_ROOT: &str = "/locks";
@@ -76,21 +75,7 @@ impl Serialize for LockName {
 
 impl<'de> Deserialize<'de> for LockName {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_str(NameVisitor)
-    }
-}
-
-struct NameVisitor;
-
-impl Visitor<'_> for NameVisitor {
-    type Value = LockName;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of a lock")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<LockName, E> {
-        LockName::parse(name).map_err(E::custom)
+        from.deserialize_str(ParsedText("the name of a lock", LockName::parse))
     }
 }
 

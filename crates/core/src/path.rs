@@ -182,21 +182,22 @@ pub(crate) fn check_readable(name: &str) -> Result<(), PathError> {
 /// Copies the text once; `Arc<str>` itself is decoded by way of a string.
 impl<'de> Deserialize<'de> for NodePath {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_str(Text)
+        from.deserialize_str(ParsedText("a path", NodePath::parse))
     }
 }
 
-struct Text;
+/// Decodes a text, of which it says what it is, by parsing it.
+pub(crate) struct ParsedText<T>(pub(crate) &'static str, pub(crate) fn(&str) -> Result<T, PathError>);
 
-impl Visitor<'_> for Text {
-    type Value = NodePath;
+impl<T> Visitor<'_> for ParsedText<T> {
+    type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a path")
+        f.write_str(self.0)
     }
 
-    fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<NodePath, E> {
-        NodePath::parse(path).map_err(E::custom)
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        (self.1)(text).map_err(E::custom)
     }
 }
 
