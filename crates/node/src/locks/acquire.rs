@@ -228,14 +228,18 @@ impl Engine {
 
     /// How the request stands now.
     fn check(&self, queued: &QueuedRequest) -> RequestStatus {
-        RequestStatus::of(&self.replica.state(), &self.replica.waiters, &queued.paths, queued.token)
+        self.check_in(&self.replica.state(), queued)
+    }
+
+    fn check_in(&self, state: &State, queued: &QueuedRequest) -> RequestStatus {
+        RequestStatus::of(state, &self.replica.waiters, &queued.paths, queued.token)
     }
 
     /// The same, with links to the requests ahead of one that is traced.
     fn check_for_span(&self, queued: &QueuedRequest, span: &mut WaitSpan) -> RequestStatus {
         let (status, ahead) = {
             let state = self.replica.state();
-            let status = RequestStatus::of(&state, &self.replica.waiters, &queued.paths, queued.token);
+            let status = self.check_in(&state, queued);
             let ahead = match &status {
                 RequestStatus::Waits { missing, blocker, .. } if queued.trace.is_some() => {
                     Some(RequestsAhead::of(&state, &queued.locks[*missing], blocker))

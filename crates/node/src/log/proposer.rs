@@ -83,9 +83,7 @@ impl Proposer {
 
     /// The same for a request whose span is recorded.
     pub(crate) fn submit_traced(&self, command: Command, trace: Option<TraceContext>) -> Result<Submission, NodeError> {
-        let (sender, reply) = oneshot::channel();
-        let stage = self.hand_over(command, Answer::Awaited(sender), trace, None)?;
-        Ok(Submission { stage, reply })
+        self.submit_as(Answer::Awaited, command, trace, None)
     }
 
     /// The same for a lock request that enters its queues: the answer says how it stands there. It waits so long for
@@ -96,8 +94,18 @@ impl Proposer {
         trace: Option<TraceContext>,
         delay: Option<Duration>,
     ) -> Result<Submission, NodeError> {
+        self.submit_as(Answer::Entry, command, trace, delay)
+    }
+
+    fn submit_as(
+        &self,
+        answer: fn(oneshot::Sender<Completion>) -> Answer,
+        command: Command,
+        trace: Option<TraceContext>,
+        delay: Option<Duration>,
+    ) -> Result<Submission, NodeError> {
         let (sender, reply) = oneshot::channel();
-        let stage = self.hand_over(command, Answer::Entry(sender), trace, delay)?;
+        let stage = self.hand_over(command, answer(sender), trace, delay)?;
         Ok(Submission { stage, reply })
     }
 

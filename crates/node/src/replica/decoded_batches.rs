@@ -17,20 +17,26 @@ const MAX_BATCHES: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct DecodedBatches(Mutex<Kept>);
 
+/// In the order in which they were checked, which is that of the log with few exceptions.
 #[derive(Debug, Default)]
-struct Kept {
-    /// In the order in which they were checked, which is that of the log with few exceptions.
-    batches: VecDeque<(Box<[u8]>, Batch)>,
-    bytes: usize,
+struct Kept(VecDeque<(Box<[u8]>, Batch)>);
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        self.0.iter().map(|(bytes, _)| bytes.len()).sum()
+    }
+
+    fn has_room_for(&self, payload: &[u8]) -> bool {
+        self.0.len() < MAX_BATCHES && self.bytes() + payload.len() <= MAX_BYTES
+    }
 }
 
 impl DecodedBatches {
     /// Keeps a batch, if there is room. Those that are kept already are applied earlier.
     pub(crate) fn keep(&self, payload: &[u8], batch: Batch) {
         let mut kept = self.0.lock();
-        if kept.batches.len() < MAX_BATCHES && kept.bytes + payload.len() <= MAX_BYTES {
-            kept.bytes += payload.len();
-            kept.batches.push_back((payload.into(), batch));
+        if kept.has_room_for(payload) {
+            kept.0.push_back((payload.into(), batch));
         }
     }
 
@@ -38,16 +44,12 @@ impl DecodedBatches {
     /// them have not entered the log.
     pub(crate) fn take(&self, payload: &[u8]) -> Option<Batch> {
         let mut kept = self.0.lock();
-        match kept.batches.iter().position(|(bytes, _)| **bytes == *payload) {
-            Some(index) => {
-                let (_, batch) = kept.batches.drain(..=index).next_back()?;
-                kept.bytes = kept.batches.iter().map(|(bytes, _)| bytes.len()).sum();
-                Some(batch)
-            }
+        match kept.0.iter().position(|(bytes, _)| **bytes == *payload) {
+            Some(index) => kept.0.drain(..=index).next_back().map(|(_, batch)| batch),
             None => {
                 // What fills it may never be applied.
-                if kept.batches.len() == MAX_BATCHES || kept.bytes + payload.len() > MAX_BYTES {
-                    *kept = Kept::default();
+                if !kept.has_room_for(payload) {
+                    kept.0.clear();
                 }
                 None
             }
@@ -86,19 +88,18 @@ mod tests {
         assert!(!take(&decoded, 6));
         assert!(take(&decoded, 3));
         assert_eq!([1, 2, 3, 4, 5].map(|sequence| take(&decoded, sequence)), [false, false, false, true, true]);
-        assert_eq!(decoded.0.lock().bytes, 0);
+        assert_eq!(decoded.0.lock().bytes(), 0);
     }
 
     #[test]
     fn little_is_kept_and_what_is_never_applied_does_not_stay_in_the_way() {
         let decoded = DecodedBatches::default();
         decoded.keep(&vec![0; MAX_BYTES + 1], batch(1).1);
-        assert_eq!(decoded.0.lock().batches.len(), 0, "too large");
+        assert_eq!(decoded.0.lock().0.len(), 0, "too large");
         (0..1_000).for_each(|sequence| keep(&decoded, sequence));
         let bytes = (0..64).map(|sequence| batch(sequence).0.len()).sum();
-        let kept = std::mem::take(&mut *decoded.0.lock());
-        assert_eq!((kept.batches.len(), kept.bytes), (MAX_BATCHES, bytes));
-        *decoded.0.lock() = kept;
+        let kept = |kept: &Kept| (kept.0.len(), kept.bytes());
+        assert_eq!(kept(&decoded.0.lock()), (MAX_BATCHES, bytes));
         assert!(!take(&decoded, 500), "there was no room");
         keep(&decoded, 501);
         assert!(take(&decoded, 501));

@@ -18,7 +18,6 @@ mod state_size;
 pub(crate) mod validation;
 
 use std::any::Any;
-use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -356,7 +355,7 @@ impl Replica {
         }
     }
 
-    fn for_each_observer(&self, call: impl Fn(&dyn Observer)) {
+    fn for_each_observer(&self, mut call: impl FnMut(&dyn Observer)) {
         call(&*self.watches);
         if let Some(frontend) = self.frontend.get().and_then(Weak::upgrade) {
             call(&*frontend);
@@ -454,9 +453,9 @@ impl StateMachine for Replica {
 
     fn is_observed(&self) -> bool {
         // A command under way may make a request that waits, or its caller may watch.
-        let is_awaited = Cell::new(self.inflight.first().is_some());
-        self.for_each_observer(|observer| is_awaited.set(is_awaited.get() || observer.is_awaited()));
-        is_awaited.get()
+        let mut is_awaited = self.inflight.first().is_some();
+        self.for_each_observer(|observer| is_awaited = is_awaited || observer.is_awaited());
+        is_awaited
     }
 
     fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {
